@@ -1,0 +1,111 @@
+// All-reduce of a whole tree: every leaf is reduced in place over all ranks of a group, with few
+// large messages in place of many small ones.
+//
+//   leafpack::TensorDict grads;  // same paths, shapes and dtypes on every rank
+//   absl::Status s = leafpack::AllReduce(grads, group, {.op = leafpack::ReduceOp::kAvg});
+//
+// Before a leaf changes, the ranks compare a digest of the whole call over the group's control
+// channel. If it differs every rank gets FailedPrecondition that names the first differing path, what
+// each side has, and the ranks; no leaf has changed and the group is usable at once. What this rank
+// finds wrong with its own tree (a leaf that overlaps itself or another, a dtype that the op does not
+// allow, ...) is refused for the whole tree before anything moves: this rank gets InvalidArgument or
+// Unimplemented with the path, the others FailedPrecondition that names this rank and the reason.
+#ifndef LEAFPACK_DISTRIBUTED_TREE_ALL_REDUCE_H_
+#define LEAFPACK_DISTRIBUTED_TREE_ALL_REDUCE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include <ATen/core/Tensor.h>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+#include "distributed/core/engine.h"
+#include "distributed/core/group.h"
+#include "distributed/core/reduce_op.h"
+#include "distributed/tree/tree_work.h"
+#include "tensordict/bucket/bucket_plan.h"
+#include "tensordict/flat_tree.h"
+#include "tensordict/tensor_dict.h"
+
+namespace leafpack {
+
+// What a call that fails after data began to move leaves in the tree.
+enum class OnFailure : uint8_t {
+  kReport,   // the error's details list the paths that are done; the rest may hold anything between
+  kRestore,  // the tree is as it was before, at the cost of staging it; all ranks succeed or all fail
+};
+
+// Which leaves take part. Ranks must choose the same leaves.
+class LeafFilter {
+ public:
+  using Predicate = std::function<bool(const NestedKey& path, const at::Tensor& leaf)>;
+
+  static LeafFilter All() { return LeafFilter(Kind::kAll, nullptr); }
+  // Floating and complex leaves only.
+  static LeafFilter Floating() { return LeafFilter(Kind::kFloating, nullptr); }
+  static LeafFilter Where(Predicate predicate) {
+    return LeafFilter(Kind::kPredicate, std::move(predicate));
+  }
+
+  enum class Kind : uint8_t { kAll, kFloating, kPredicate };
+  Kind kind() const { return kind_; }
+  bool Takes(const NestedKey& path, const at::Tensor& leaf) const;
+
+ private:
+  LeafFilter(Kind kind, Predicate predicate) : kind_(kind), predicate_(std::move(predicate)) {}
+  Kind kind_;
+  Predicate predicate_;
+};
+
+struct AllReduceOptions {
+  ReduceOp op = ReduceOp::kSum;
+  // Auto: see tensordict/bucket/bucket_plan.h for how it decides; PerLeaf; MaxBytes(n).
+  Bucketing bucketing = Bucketing::Auto();
+  // Of the whole call, from now; InfiniteDuration means the group's. Must be > 0.
+  absl::Duration timeout = absl::InfiniteDuration();
+  LeafFilter leaves = LeafFilter::All();
+  // Part of the agreement: a mix-up of two calls with equal layouts becomes an error. At most 256
+  // bytes.
+  std::string name;
+  OnFailure on_failure = OnFailure::kReport;
+  CheckMode check = CheckMode::kAlways;
+  // Packed bytes in flight on this rank stay under this (a bucket larger than it goes alone). With
+  // kRestore the whole tree is staged instead.
+  int64_t max_in_flight_bytes = int64_t{64} << 20;
+  // Asked about every 50 ms by the waits of a synchronous call; true gives the call up.
+  InterruptCheck interrupt;
+  // If not null, filled by a synchronous call with where its time went.
+  AllReduceStats* stats = nullptr;
+};
+
+// Reduces every leaf in place; returns when all leaves hold the result, equal on all ranks to the
+// bit. Leaves may be strided, permuted, empty, 0-dim; a region that stands under several paths is
+// reduced once. Leaves that require grad are written without a record and their version counter is
+// bumped; in grad mode a leaf with a grad_fn is refused. Errors: see the top of this file, and
+// DeadlineExceeded / Cancelled / Unavailable with the ranks in their details (distributed/core/error.h).
+// Calls on one group come from one thread at a time, in one order on all ranks.
+absl::Status AllReduce(const TensorDict& tree, const Group& group,
+                       const AllReduceOptions& options = {});
+absl::Status AllReduce(const FlatTree& tree, const Group& group,
+                       const AllReduceOptions& options = {});
+
+// Starts the same and returns at once. Results are in the leaves when Wait returns; before that the
+// leaves are in flight and must not be read or written. The tree's structure may change meanwhile.
+// An error of this rank's own tree is returned here; others by Wait.
+absl::StatusOr<TreeWork> AllReduceAsync(const TensorDict& tree, const Group& group,
+                                        const AllReduceOptions& options = {});
+absl::StatusOr<TreeWork> AllReduceAsync(const FlatTree& tree, const Group& group,
+                                        const AllReduceOptions& options = {});
+
+// Posts a refusal in place of a call, for a caller (a binding) that could not read its tree: the
+// other ranks get FailedPrecondition with this reason, nobody waits for a deadline. Returns `reason`.
+absl::Status RefuseAllReduce(const Group& group, absl::Status reason);
+
+}  // namespace leafpack
+
+#endif  // LEAFPACK_DISTRIBUTED_TREE_ALL_REDUCE_H_
