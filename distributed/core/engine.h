@@ -22,10 +22,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
 #include "absl/numeric/int128.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 
@@ -149,6 +152,18 @@ class Engine {
   virtual void RememberError(absl::Status status) = 0;
 
   virtual absl::Status Shutdown(absl::Duration timeout) = 0;
+
+  // State that the layer of collectives keeps per group (plans, buffers): made by `make` at first
+  // use, shared with whoever asks later, dropped with the engine. Thread-safe.
+  std::shared_ptr<void> Attachment(absl::FunctionRef<std::shared_ptr<void>()> make) {
+    absl::MutexLock lock(&attachment_mutex_);
+    if (attachment_ == nullptr) attachment_ = make();
+    return attachment_;
+  }
+
+ private:
+  absl::Mutex attachment_mutex_;
+  std::shared_ptr<void> attachment_ ABSL_GUARDED_BY(attachment_mutex_);
 };
 
 }  // namespace leafpack
