@@ -1,0 +1,29 @@
+"""leafpack_repositories() declares every external repository that leafpack's targets use.
+
+Call it in the WORKSPACE of a repository that depends on leafpack; it needs no second macro.
+A repository that the caller has declared before under the same name is left alone, and a
+repository that no built target needs is never fetched.
+"""
+
+load("//third_party/abseil:workspace.bzl", abseil = "repository")
+load("//third_party/bazel_rules:workspace.bzl", bazel_rules = "repositories")
+load("//third_party/benchmark:workspace.bzl", benchmark = "repository")
+load("//third_party/gloo:workspace.bzl", gloo = "repository")
+load("//third_party/googletest:workspace.bzl", googletest = "repository")
+load("//third_party/libtorch:workspace.bzl", libtorch = "repository")
+load("//third_party/xxhash:workspace.bzl", xxhash = "repository")
+
+def leafpack_repositories():
+    """Declares the external repositories that are not declared yet."""
+    declared = native.existing_rules()
+    for name, declare in [
+        ("com_google_absl", abseil),
+        ("com_google_googletest", googletest),
+        ("com_github_google_benchmark", benchmark),
+        ("gloo", gloo),
+        ("libtorch", libtorch),
+        ("xxhash", xxhash),
+    ]:
+        if name not in declared:
+            declare(name)
+    bazel_rules(declared)
