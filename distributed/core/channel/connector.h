@@ -1,0 +1,117 @@
+// How the star of a group comes to be: group rank 0 listens and publishes its addresses, the other
+// ranks find them in the store, connect and prove that they belong.
+//
+// A state machine without blocking: whoever does the group's I/O calls Step when fd() is readable. All
+// that it waits for (sockets, timers, the thread that talks to the store) makes that one descriptor
+// readable, so there is no other time to wake at.
+//
+//   rank 0                                         rank r
+//   listens on a Unix name and on TCP,
+//   store["channel"] = token A, B, addresses  ->   looks (check, 1 to 20 ms), then connects: Unix, TCP
+//                                             <-   HELLO {token A, rank, size, versions}
+//   WELCOME {token B} or REJECT {token B, why} ->  joined, or failed for good
+// A stranger (wrong token, no record, half a HELLO for 5 s) is closed in silence. From WELCOME on the
+// connection carries records. Ranks may come late: rank 0 hands each over as it comes and goes on
+// accepting until all are in; then the listeners close.
+//
+// Not thread-safe: the group's mutex guards it. Step takes microseconds.
+#ifndef LEAFPACK_DISTRIBUTED_CORE_CHANNEL_CONNECTOR_H_
+#define LEAFPACK_DISTRIBUTED_CORE_CHANNEL_CONNECTOR_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+
+#include "distributed/core/channel/fork.h"
+#include "distributed/core/channel/key_value_store.h"
+
+namespace leafpack {
+
+inline constexpr uint32_t kChannelProtocolVersion = 1;
+
+struct ConnectorOptions {
+  int rank = 0;  // group rank
+  int size = 2;  // of the group, at least 2
+  std::string library_version;  // at most 64 bytes; must be equal on all ranks
+  std::string interface_name;   // TCP listens on its address; empty: first usable one and loopback
+  bool loopback_only = false;   // all ranks are known to be on this host
+
+  // For tests; the defaults are the protocol's.
+  uint32_t protocol_version = kChannelProtocolVersion;
+  absl::Duration hello_timeout = absl::Seconds(5);  // also for a TCP connect
+  int max_unproven = 16;
+  bool use_unix = true;
+  bool use_tcp = true;
+};
+
+class Connector {
+ public:
+  enum class State {
+    kConnecting,
+    kConnected,  // rank 0: all ranks are in. Rank r: joined
+    kFailed,     // see status()
+  };
+
+  // A rank whose connection is up. Rank 0 gets one per other rank; rank r one for rank 0.
+  struct Joined {
+    int rank;
+    TrackedFd fd;  // for Link::Attach
+    bool local;    // came by Unix socket: same host
+  };
+
+  // Rank 0: a process with the right token that cannot be let in.
+  struct Rejected {
+    int rank;             // what it said; may be outside the group
+    bool rank_is_lost;    // the rank can never join as it is (wrong size or version): treat it as gone.
+                          // False for a second process with a rank that is in, or out of range
+    absl::Status reason;  // FailedPrecondition
+  };
+
+  // Touches neither sockets nor store; that begins at the first Step. `store` is under the group's own
+  // prefix; it is used from a helper thread, which is ended (or left behind, if the store blocks it)
+  // by the destructor.
+  Connector(std::unique_ptr<KeyValueStore> store, ConnectorOptions options);
+  ~Connector();
+  Connector(const Connector&) = delete;
+  Connector& operator=(const Connector&) = delete;
+
+  // Goes as far as it can without blocking. Call it when fd() is readable; more calls do no harm.
+  // kFailed is final: FailedPrecondition (rejected), InvalidArgument (no such interface; the text
+  // lists those that exist), Unavailable (the store or the system refused).
+  State Step();
+
+  State state() const { return state_; }
+  const absl::Status& status() const { return status_; }
+
+  // What came about since the last call of each. Joined ranks are handed over once.
+  std::vector<Joined> TakeJoined();
+  std::vector<Rejected> TakeRejected();
+
+  // Readable when Step has something to do; -1 before the first Step and once connected or failed.
+  int fd() const;
+
+  // Rank 0: ranks that are not in yet, in order. Rank r: {0} until connected.
+  std::vector<int> MissingRanks() const;
+  // What a deadline in this phase should say, e.g. "rank 0 has not opened its channel" or
+  // "rank 0's address 10.0.0.7:4711 does not answer: Connection refused".
+  std::string Problem() const;
+
+  // True when all ranks are in and every one proved to be on this host. Rank 0 only knows: it tells
+  // the others with its decisions (an OK needs all ranks, so nobody needs to know sooner).
+  bool all_local() const { return all_local_; }
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+  State state_ = State::kConnecting;
+  absl::Status status_;
+  bool all_local_ = false;
+};
+
+}  // namespace leafpack
+
+#endif  // LEAFPACK_DISTRIBUTED_CORE_CHANNEL_CONNECTOR_H_
