@@ -7,9 +7,10 @@
 #include <string>
 #include <utility>
 
-namespace leafpack {
+namespace leafpack::protocol {
 
-// The value alone; what was hashed is the business of whoever made it. All zero means "none".
+// The value alone; what was hashed is the business of whoever made it (layers above have a type of their own, which
+// this layer may not see). All zero means "none".
 struct Digest128 {
   uint64_t lo = 0;
   uint64_t hi = 0;
@@ -35,6 +36,6 @@ struct Digest128 {
   }
 };
 
-}  // namespace leafpack
+}  // namespace leafpack::protocol
 
 #endif  // LEAFPACK_DISTRIBUTED_CORE_PROTOCOL_DIGEST128_H_
