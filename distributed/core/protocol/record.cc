@@ -346,7 +346,7 @@ std::string EncodeReason(std::string_view reason) {
 }
 
 absl::StatusOr<std::string> DecodeReason(const Record& record) {
-  Reader reader(Bytes(record), RecordTypeName(record.type));
+  Reader reader(Bytes(record), "reason");
   std::string reason = reader.Text();
   if (absl::Status s = reader.Done(); !s.ok()) return s;
   return reason;
