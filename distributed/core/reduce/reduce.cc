@@ -1,0 +1,296 @@
+#include "distributed/core/reduce/reduce.h"
+
+#include <algorithm>
+#include <type_traits>
+
+#include "distributed/core/reduce/codec.h"
+
+namespace leafpack {
+namespace {
+
+using reduce_internal::BFloat16Codec;
+using reduce_internal::BoolCodec;
+using reduce_internal::Float8Codec;
+using reduce_internal::HalfCodec;
+using reduce_internal::kBlock;
+using reduce_internal::OrderedCodec;
+using reduce_internal::PlainCodec;
+
+template <typename T>
+struct ComplexPair {
+  T re, im;
+};
+
+// Operations on accumulators. Integers come as unsigned types, so that overflow wraps; narrow ones are
+// widened first, since uint16 * uint16 would be a signed product.
+struct SumOp {
+  template <typename T>
+  T operator()(T a, T b) const {
+    if constexpr (std::is_integral_v<T> && sizeof(T) < 4) {
+      return static_cast<T>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b));
+    } else {
+      return a + b;
+    }
+  }
+};
+struct ProductOp {
+  template <typename T>
+  T operator()(T a, T b) const {
+    if constexpr (std::is_integral_v<T> && sizeof(T) < 4) {
+      return static_cast<T>(static_cast<uint32_t>(a) * static_cast<uint32_t>(b));
+    } else {
+      return a * b;
+    }
+  }
+  template <typename T>
+  ComplexPair<T> operator()(ComplexPair<T> a, ComplexPair<T> b) const {
+    return {a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
+  }
+};
+struct MinOp {
+  template <typename T>
+  T operator()(T a, T b) const {
+    return b < a ? b : a;
+  }
+};
+struct MaxOp {
+  template <typename T>
+  T operator()(T a, T b) const {
+    return a < b ? b : a;
+  }
+};
+struct AndOp {
+  template <typename T>
+  T operator()(T a, T b) const {
+    return static_cast<T>(a & b);
+  }
+};
+struct OrOp {
+  template <typename T>
+  T operator()(T a, T b) const {
+    return static_cast<T>(a | b);
+  }
+};
+struct XorOp {
+  template <typename T>
+  T operator()(T a, T b) const {
+    return static_cast<T>(a ^ b);
+  }
+};
+
+// Each block is read from every input before it is written, so `out` may be any of the inputs.
+template <typename Codec, typename Op>
+void ReduceBlocks(absl::Span<const void* const> inputs, void* out, int64_t count, bool average) {
+  using Acc = typename Codec::Acc;
+  alignas(64) Acc acc[kBlock];
+  alignas(64) Acc operand[kBlock];
+  const Op op;
+  for (int64_t begin = 0; begin < count; begin += kBlock) {
+    const int n = static_cast<int>(std::min<int64_t>(kBlock, count - begin));
+    const int64_t offset = begin * Codec::kBytes;
+    Codec::Load(static_cast<const char*>(inputs[0]) + offset, acc, n);
+    for (const void* input : inputs.subspan(1)) {
+      Codec::Load(static_cast<const char*>(input) + offset, operand, n);
+      for (int i = 0; i < n; ++i) acc[i] = op(acc[i], operand[i]);
+    }
+    if constexpr (std::is_floating_point_v<Acc>) {
+      if (average) {
+        const Acc ranks = static_cast<Acc>(inputs.size());
+        for (int i = 0; i < n; ++i) acc[i] /= ranks;
+      }
+    }
+    Codec::Store(acc, static_cast<char*>(out) + offset, n);
+  }
+}
+
+struct Arguments {
+  absl::Span<const void* const> inputs;
+  void* out;
+  int64_t count;
+};
+
+// Only the operations that CheckOpAllowed lets through reach the functions below.
+template <typename Codec>
+void ReduceArithmetic(ReduceOpKind op, const Arguments& args) {
+  if (op == ReduceOpKind::kProduct) {
+    ReduceBlocks<Codec, ProductOp>(args.inputs, args.out, args.count, false);
+  } else {
+    ReduceBlocks<Codec, SumOp>(args.inputs, args.out, args.count, op == ReduceOpKind::kAvg);
+  }
+}
+
+template <typename Codec, typename Format>
+void ReduceFloating(ReduceOpKind op, const Arguments& args) {
+  if (op == ReduceOpKind::kMin) {
+    ReduceBlocks<OrderedCodec<Format, false>, MinOp>(args.inputs, args.out, args.count, false);
+  } else if (op == ReduceOpKind::kMax) {
+    ReduceBlocks<OrderedCodec<Format, true>, MaxOp>(args.inputs, args.out, args.count, false);
+  } else {
+    ReduceArithmetic<Codec>(op, args);
+  }
+}
+
+template <typename T>
+void ReduceComplex(ReduceOpKind op, const Arguments& args) {
+  if (op == ReduceOpKind::kProduct) {
+    ReduceBlocks<PlainCodec<ComplexPair<T>>, ProductOp>(args.inputs, args.out, args.count, false);
+  } else {
+    ReduceArithmetic<PlainCodec<T>>(op, {args.inputs, args.out, args.count * 2});
+  }
+}
+
+template <typename Codec>
+void ReduceBits(ReduceOpKind op, const Arguments& args) {
+  if (op == ReduceOpKind::kBand) {
+    ReduceBlocks<Codec, AndOp>(args.inputs, args.out, args.count, false);
+  } else if (op == ReduceOpKind::kBor) {
+    ReduceBlocks<Codec, OrOp>(args.inputs, args.out, args.count, false);
+  } else {
+    ReduceBlocks<Codec, XorOp>(args.inputs, args.out, args.count, false);
+  }
+}
+
+template <typename T>
+void ReduceInteger(ReduceOpKind op, const Arguments& args) {
+  using Unsigned = PlainCodec<std::make_unsigned_t<T>>;
+  switch (op) {
+    case ReduceOpKind::kMin:
+      return ReduceBlocks<PlainCodec<T>, MinOp>(args.inputs, args.out, args.count, false);
+    case ReduceOpKind::kMax:
+      return ReduceBlocks<PlainCodec<T>, MaxOp>(args.inputs, args.out, args.count, false);
+    case ReduceOpKind::kSum:
+    case ReduceOpKind::kProduct:
+      return ReduceArithmetic<Unsigned>(op, args);
+    default:
+      return ReduceBits<Unsigned>(op, args);
+  }
+}
+
+void ReduceBool(ReduceOpKind op, const Arguments& args) {
+  switch (op) {
+    case ReduceOpKind::kSum:
+    case ReduceOpKind::kMax:
+      return ReduceBits<BoolCodec>(ReduceOpKind::kBor, args);
+    case ReduceOpKind::kProduct:
+    case ReduceOpKind::kMin:
+      return ReduceBits<BoolCodec>(ReduceOpKind::kBand, args);
+    default:
+      return ReduceBits<BoolCodec>(op, args);
+  }
+}
+
+template <typename Codec>
+void Scale(double factor, void* data, int64_t count) {
+  using Acc = typename Codec::Acc;
+  alignas(64) Acc acc[kBlock];
+  const Acc scale = static_cast<Acc>(factor);
+  for (int64_t begin = 0; begin < count; begin += kBlock) {
+    const int n = static_cast<int>(std::min<int64_t>(kBlock, count - begin));
+    char* block = static_cast<char*>(data) + begin * Codec::kBytes;
+    Codec::Load(block, acc, n);
+    for (int i = 0; i < n; ++i) acc[i] *= scale;
+    Codec::Store(acc, block, n);
+  }
+}
+
+}  // namespace
+
+absl::Status ReduceInto(ReduceOpKind op, at::ScalarType dtype,
+                        absl::Span<const void* const> inputs, void* out, int64_t count) {
+  if (absl::Status status = CheckOpAllowed(op, dtype); !status.ok()) return status;
+  if (inputs.empty()) return absl::InvalidArgumentError("a reduction needs at least one input");
+  const Arguments args{inputs, out, count};
+  switch (dtype) {
+    case at::ScalarType::Bool:
+      ReduceBool(op, args);
+      break;
+    case at::ScalarType::Byte:
+      ReduceInteger<uint8_t>(op, args);
+      break;
+    case at::ScalarType::UInt16:
+      ReduceInteger<uint16_t>(op, args);
+      break;
+    case at::ScalarType::UInt32:
+      ReduceInteger<uint32_t>(op, args);
+      break;
+    case at::ScalarType::UInt64:
+      ReduceInteger<uint64_t>(op, args);
+      break;
+    case at::ScalarType::Char:
+      ReduceInteger<int8_t>(op, args);
+      break;
+    case at::ScalarType::Short:
+      ReduceInteger<int16_t>(op, args);
+      break;
+    case at::ScalarType::Int:
+      ReduceInteger<int32_t>(op, args);
+      break;
+    case at::ScalarType::Long:
+      ReduceInteger<int64_t>(op, args);
+      break;
+    case at::ScalarType::Half:
+      ReduceFloating<HalfCodec, HalfFormat>(op, args);
+      break;
+    case at::ScalarType::BFloat16:
+      ReduceFloating<BFloat16Codec, BFloat16Format>(op, args);
+      break;
+    case at::ScalarType::Float:
+      ReduceFloating<PlainCodec<float>, FloatFormat32>(op, args);
+      break;
+    case at::ScalarType::Double:
+      ReduceFloating<PlainCodec<double>, FloatFormat64>(op, args);
+      break;
+    case at::ScalarType::Float8_e4m3fn:
+      ReduceFloating<Float8Codec<c10::Float8_e4m3fn>, Float8E4m3fnFormat>(op, args);
+      break;
+    case at::ScalarType::Float8_e5m2:
+      ReduceFloating<Float8Codec<c10::Float8_e5m2>, Float8E5m2Format>(op, args);
+      break;
+    case at::ScalarType::ComplexFloat:
+      ReduceComplex<float>(op, args);
+      break;
+    case at::ScalarType::ComplexDouble:
+      ReduceComplex<double>(op, args);
+      break;
+    default:
+      return absl::InternalError("CheckOpAllowed and ReduceInto know different dtypes");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ApplyFactor(at::ScalarType dtype, double factor, void* data, int64_t count) {
+  if (absl::Status status = CheckOpAllowed(ReduceOpKind::kPremulSum, dtype); !status.ok()) {
+    return status;
+  }
+  switch (dtype) {
+    case at::ScalarType::Half:
+      Scale<HalfCodec>(factor, data, count);
+      break;
+    case at::ScalarType::BFloat16:
+      Scale<BFloat16Codec>(factor, data, count);
+      break;
+    case at::ScalarType::Float:
+      Scale<PlainCodec<float>>(factor, data, count);
+      break;
+    case at::ScalarType::Double:
+      Scale<PlainCodec<double>>(factor, data, count);
+      break;
+    case at::ScalarType::Float8_e4m3fn:
+      Scale<Float8Codec<c10::Float8_e4m3fn>>(factor, data, count);
+      break;
+    case at::ScalarType::Float8_e5m2:
+      Scale<Float8Codec<c10::Float8_e5m2>>(factor, data, count);
+      break;
+    case at::ScalarType::ComplexFloat:
+      Scale<PlainCodec<float>>(factor, data, 2 * count);
+      break;
+    case at::ScalarType::ComplexDouble:
+      Scale<PlainCodec<double>>(factor, data, 2 * count);
+      break;
+    default:
+      return absl::InternalError("CheckOpAllowed and ApplyFactor know different dtypes");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace leafpack
