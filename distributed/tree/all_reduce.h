@@ -14,11 +14,8 @@
 #define LEAFPACK_DISTRIBUTED_TREE_ALL_REDUCE_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
-
-#include <ATen/core/Tensor.h>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -27,40 +24,13 @@
 #include "distributed/core/engine.h"
 #include "distributed/core/group.h"
 #include "distributed/core/reduce_op.h"
+#include "distributed/tree/filter.h"
 #include "distributed/tree/tree_work.h"
 #include "tensordict/bucket/bucket_plan.h"
 #include "tensordict/flat_tree.h"
 #include "tensordict/tensor_dict.h"
 
 namespace leafpack {
-
-// What a call that fails after data began to move leaves in the tree.
-enum class OnFailure : uint8_t {
-  kReport,   // the error's details list the paths that are done; the rest may hold anything between
-  kRestore,  // the tree is as it was before, at the cost of staging it; all ranks succeed or all fail
-};
-
-// Which leaves take part. Ranks must choose the same leaves.
-class LeafFilter {
- public:
-  using Predicate = std::function<bool(const NestedKey& path, const at::Tensor& leaf)>;
-
-  static LeafFilter All() { return LeafFilter(Kind::kAll, nullptr); }
-  // Floating and complex leaves only.
-  static LeafFilter Floating() { return LeafFilter(Kind::kFloating, nullptr); }
-  static LeafFilter Where(Predicate predicate) {
-    return LeafFilter(Kind::kPredicate, std::move(predicate));
-  }
-
-  enum class Kind : uint8_t { kAll, kFloating, kPredicate };
-  Kind kind() const { return kind_; }
-  bool Takes(const NestedKey& path, const at::Tensor& leaf) const;
-
- private:
-  LeafFilter(Kind kind, Predicate predicate) : kind_(kind), predicate_(std::move(predicate)) {}
-  Kind kind_;
-  Predicate predicate_;
-};
 
 struct AllReduceOptions {
   ReduceOp op = ReduceOp::kSum;
@@ -73,6 +43,7 @@ struct AllReduceOptions {
   // bytes.
   std::string name;
   OnFailure on_failure = OnFailure::kReport;
+  // kFirst and kOff matter to backends that enqueue on devices; host backends agree on every call.
   CheckMode check = CheckMode::kAlways;
   // Packed bytes in flight on this rank stay under this (a bucket larger than it goes alone). With
   // kRestore the whole tree is staged instead.

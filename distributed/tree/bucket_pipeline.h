@@ -1,0 +1,93 @@
+// BucketPipeline: the data phase of a collective on a tree. Packs buckets, hands them to the backend,
+// and unpacks what is done, so that copies and transfers overlap.
+#ifndef LEAFPACK_DISTRIBUTED_TREE_BUCKET_PIPELINE_H_
+#define LEAFPACK_DISTRIBUTED_TREE_BUCKET_PIPELINE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+
+#include "distributed/core/backend.h"
+#include "distributed/core/engine.h"
+#include "distributed/core/reduce_op.h"
+#include "distributed/tree/tree_work.h"
+#include "tensordict/bucket/bucket_plan.h"
+#include "tensordict/bucket/packer.h"
+#include "tensordict/flat_tree.h"
+
+namespace leafpack::internal {
+
+// One run of one plan over one tree. Used by one thread.
+class BucketPipeline {
+ public:
+  struct Options {
+    ReduceOp op;
+    PackOrder order = PackOrder::kLogical;
+    // Leaves keep their values until Commit: every bucket is a staged copy.
+    bool stage = false;
+    // Packed bytes in flight stay under this; a bucket that is larger goes alone.
+    int64_t max_in_flight_bytes = 0;
+    // Called in this thread when the leaves of bucket i hold their result.
+    std::function<void(size_t)> on_bucket_done;
+  };
+
+  // All references outlive the pipeline.
+  BucketPipeline(const BucketPlan& plan, const FlatTree& tree, Packer& packer, Call& call,
+                 DataContext& context, Options options, AllReduceStats& stats);
+
+  // Packs and enqueues every bucket, in order, unpacking those that are done meanwhile. Leaves the
+  // call's turnstile when all are enqueued, or at the first error, then waits for the rest. The first
+  // error ends it: nothing more is written to a leaf by this thread afterwards.
+  absl::Status Run();
+
+  // After Run failed and the epoch was aborted: waits (bounded) until the backend has let go of the
+  // buffers and of leaves that were handed out directly.
+  void Settle();
+
+  // After Run with `stage`: writes all results into the leaves.
+  absl::Status Commit();
+
+  // Indices of buckets whose leaves hold their result.
+  const std::vector<size_t>& done() const { return done_; }
+  // True if some leaf may hold neither its old value nor the result.
+  bool wrote_partly() const { return direct_started_ > direct_done_; }
+
+ private:
+  struct InFlight {
+    size_t bucket;
+    std::shared_ptr<PackedBucket> packed;
+    std::unique_ptr<DataWork> work;
+  };
+
+  absl::Status Enqueue(size_t index);
+  absl::Status WaitForFront();
+  // Takes the front off; its work is over.
+  absl::Status FinishFront();
+  absl::Status FinishWhatIsDone();
+  absl::StatusOr<PackedBucket> PackNext(const Bucket& bucket);
+
+  const BucketPlan& plan_;
+  const FlatTree& tree_;
+  Packer& packer_;
+  Call& call_;
+  DataContext& context_;
+  const Options options_;
+  AllReduceStats& stats_;
+  std::deque<InFlight> in_flight_;
+  int64_t in_flight_bytes_ = 0;  // of owned buffers
+  std::vector<InFlight> staged_;
+  std::vector<size_t> done_;
+  int direct_started_ = 0;
+  int direct_done_ = 0;
+};
+
+}  // namespace leafpack::internal
+
+#endif  // LEAFPACK_DISTRIBUTED_TREE_BUCKET_PIPELINE_H_

@@ -1,0 +1,211 @@
+#include "distributed/tree/call_plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "xxhash.h"
+
+#include "distributed/tree/leaf_rules.h"
+
+namespace leafpack::internal {
+namespace {
+
+// Plans and filter choices that are kept. A training loop uses a handful.
+constexpr size_t kMaxPlans = 16;
+constexpr size_t kMaxSelections = 16;
+
+// Largest packed bucket of the automatic plan: small enough that several are under way within the
+// default limit of packed bytes in flight.
+constexpr int64_t kMaxPackedBucketBytes = int64_t{16} << 20;
+
+absl::uint128 ToUint128(const Digest128& digest) {
+  return absl::MakeUint128(digest.hi, digest.lo);
+}
+
+std::string_view FilterName(LeafFilter::Kind kind) {
+  switch (kind) {
+    case LeafFilter::Kind::kAll: return "all";
+    case LeafFilter::Kind::kFloating: return "floating";
+    case LeafFilter::Kind::kPredicate: return "predicate";
+  }
+  return "?";
+}
+
+std::string_view OnFailureName(OnFailure on_failure) {
+  return on_failure == OnFailure::kRestore ? "restore" : "report";
+}
+
+// The arguments as pairs of name and printable value: what is hashed is what is reported.
+std::vector<std::pair<std::string_view, std::string>> DescribeArguments(
+    const CallArguments& arguments, std::string_view backend) {
+  return {
+      {"collective", "all_reduce"},
+      {"name", arguments.name},
+      {"op", std::string(ReduceOpName(arguments.op))},
+      {"bucketing", arguments.bucketing.ToString()},
+      {"leaves", std::string(FilterName(arguments.leaves))},
+      {"on_failure", std::string(OnFailureName(arguments.on_failure))},
+      {"backend", std::string(backend)},
+  };
+}
+
+absl::uint128 DigestOfCall(const CallArguments& arguments, std::string_view backend,
+                           const Digest128& layout) {
+  std::string text;
+  const auto append = [&text](std::string_view part) {
+    for (int shift = 0; shift < 32; shift += 8) {
+      text.push_back(static_cast<char>(part.size() >> shift & 0xff));
+    }
+    text.append(part);
+  };
+  for (const auto& [name, value] : DescribeArguments(arguments, backend)) {
+    append(name);
+    append(value);
+  }
+  append(layout.ToString());
+  const XXH128_hash_t hash = XXH3_128bits(text.data(), text.size());
+  const absl::uint128 digest = absl::MakeUint128(hash.high64, hash.low64);
+  return digest == 0 ? absl::uint128{1} : digest;  // zero means "no digest" in records
+}
+
+AutoCosts ToAutoCosts(const BackendCost& cost) {
+  AutoCosts costs;
+  costs.message_ns = std::llround(cost.per_message * 1e9);
+  costs.wire_ps_per_byte = std::llround(cost.per_byte * 1e12);
+  costs.pack_ps_per_byte = std::llround(cost.pack_per_byte * 1e12);
+  return costs;
+}
+
+void PlanFrame(CallPlan& plan) {
+  for (size_t i = 0; i < plan.layout.size(); ++i) {
+    const LeafInfo& leaf = plan.layout.leaf(i);
+    if (leaf.alias_of >= 0 || leaf.numel == 0) continue;
+    plan.frame_leaves.push_back(static_cast<int64_t>(i));
+    if (!plan.frame.empty() && plan.frame.back().dtype == leaf.dtype) {
+      plan.frame.back().numel += leaf.numel;
+    } else {
+      plan.frame.push_back({leaf.dtype, leaf.numel});
+    }
+  }
+}
+
+absl::Status PlanBuckets(CallPlan& plan, const Engine& engine) {
+  PlanParams params;
+  params.max_packed_bucket_bytes = kMaxPackedBucketBytes;
+  params.costs = ToAutoCosts(engine.backend().Cost(engine.size()));
+  for (const bool memory_agreed : {false, true}) {
+    params.memory_agreed = memory_agreed;
+    absl::StatusOr<BucketPlan> buckets =
+        MakeBucketPlan(plan.layout, plan.arguments.bucketing, params);
+    if (!buckets.ok()) return buckets.status();
+    (memory_agreed ? plan.memory_buckets : plan.buckets) = *std::move(buckets);
+  }
+  plan.bucket_of.resize(plan.layout.size());
+  for (size_t i = 0; i < plan.buckets.buckets.size(); ++i) {
+    for (const Slot& slot : plan.buckets.buckets[i].slots) {
+      plan.bucket_of[static_cast<size_t>(slot.leaf)] = i;
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::vector<DescriptionEntry> CallPlan::Describe(std::string_view backend) const {
+  std::vector<DescriptionEntry> entries;
+  for (auto& [name, value] : DescribeArguments(arguments, backend)) {
+    entries.push_back({.key = std::string(name),
+                       .label = std::string(name),
+                       .value = std::move(value),
+                       .is_argument = true});
+  }
+  for (Layout::Entry& entry : layout.Describe()) {
+    entries.push_back({.key = entry.path, .label = entry.path, .value = std::move(entry.value)});
+  }
+  return entries;
+}
+
+PlanCache::PlanCache() : pool_(std::make_shared<BufferPool>()) {}
+
+std::shared_ptr<PlanCache> PlanCache::Of(Engine& engine) {
+  return std::static_pointer_cast<PlanCache>(
+      engine.Attachment([] { return std::make_shared<PlanCache>(); }));
+}
+
+FlatTree PlanCache::Select(const FlatTree& tree, const LeafFilter& filter) {
+  if (filter.kind() == LeafFilter::Kind::kAll) return tree;
+  std::vector<size_t> chosen;
+  std::vector<at::Tensor> leaves;
+  for (size_t i = 0; i < tree.size(); ++i) {  // a predicate is user code: no lock is held
+    if (!filter.Takes((*tree.paths)[i], tree.leaves[i])) continue;
+    chosen.push_back(i);
+    leaves.push_back(tree.leaves[i]);
+  }
+  if (chosen.size() == tree.size()) return tree;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const Selection& selection : selections_) {
+      if (selection.source == tree.paths && selection.chosen == chosen) {
+        return FlatTree(selection.paths, std::move(leaves));
+      }
+    }
+  }
+  std::vector<NestedKey> keys;
+  keys.reserve(chosen.size());
+  for (const size_t i : chosen) keys.push_back((*tree.paths)[i]);
+  auto paths = std::make_shared<const PathList>(std::move(keys));
+  absl::MutexLock lock(&mutex_);
+  selections_.insert(selections_.begin(), {tree.paths, std::move(chosen), paths});
+  if (selections_.size() > kMaxSelections) selections_.pop_back();
+  return FlatTree(std::move(paths), std::move(leaves));
+}
+
+absl::StatusOr<std::shared_ptr<const CallPlan>> PlanCache::Get(const FlatTree& tree,
+                                                               const CallArguments& arguments,
+                                                               const Engine& engine) {
+  {
+    absl::MutexLock lock(&mutex_);
+    for (auto it = plans_.begin(); it != plans_.end(); ++it) {
+      if ((*it)->layout.paths() != tree.paths || !((*it)->arguments == arguments)) continue;
+      if (!(*it)->layout.Matches(tree)) continue;
+      std::rotate(plans_.begin(), it, it + 1);
+      return plans_.front();
+    }
+  }
+  absl::StatusOr<Layout> layout = Layout::Of(tree);
+  if (!layout.ok()) return layout.status();
+  if (absl::Status status = CheckLeafKinds(*layout, arguments.op, engine.backend()); !status.ok()) {
+    return status;
+  }
+  auto plan = std::make_shared<CallPlan>();
+  plan->arguments = arguments;
+  plan->layout = *std::move(layout);
+  plan->digest = DigestOfCall(arguments, engine.backend().name(), plan->layout.digest());
+  plan->soft_digest = ToUint128(plan->layout.stride_digest());
+  // A group of one has nobody to send to: its calls are frames without content.
+  plan->is_frame =
+      engine.size() == 1 || FitsInFrame(plan->layout.total_bytes(), engine.size());
+  if (plan->is_frame) {
+    PlanFrame(*plan);
+    // Checked here as well, so that a wrong cap is refused whatever the size of the tree is.
+    if (absl::StatusOr<BucketPlan> checked = MakeBucketPlan(Layout(), arguments.bucketing);
+        !checked.ok()) {
+      return checked.status();
+    }
+  } else if (absl::Status status = PlanBuckets(*plan, engine); !status.ok()) {
+    return status;
+  }
+  absl::MutexLock lock(&mutex_);
+  // A plan of the same call whose leaves have moved will not be asked for again.
+  std::erase_if(plans_, [&](const std::shared_ptr<const CallPlan>& old) {
+    return old->digest == plan->digest && old->layout.paths() == plan->layout.paths();
+  });
+  plans_.insert(plans_.begin(), plan);
+  if (plans_.size() > kMaxPlans) plans_.pop_back();
+  return plan;
+}
+
+}  // namespace leafpack::internal

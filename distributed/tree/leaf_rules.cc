@@ -1,0 +1,74 @@
+#include "distributed/tree/leaf_rules.h"
+
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include <c10/core/DeviceType.h>
+#include <c10/core/GradMode.h>
+
+#include "absl/strings/str_cat.h"
+
+#include "distributed/core/error.h"
+
+namespace leafpack::internal {
+namespace {
+
+absl::Status Unsupported(absl::StatusCode code, const NestedKey& path, std::string_view text) {
+  ErrorDetails details;
+  details.kind = ErrorKind::kUnsupported;
+  details.path = path.ToString();
+  return WithErrorDetails(absl::Status(code, absl::StrCat("leaf ", details.path, ": ", text)),
+                          details);
+}
+
+}  // namespace
+
+absl::Status CheckLeafKinds(const Layout& layout, ReduceOpKind op, const Backend& backend) {
+  for (size_t i = 0; i < layout.size(); ++i) {
+    const LeafInfo& leaf = layout.leaf(i);
+    if (leaf.kind == LeafKind::kUndefined) {
+      return Unsupported(absl::StatusCode::kInvalidArgument, layout.path(i),
+                         "is undefined (a gradient that does not exist?); erase it on all ranks or "
+                         "choose leaves that exist");
+    }
+    if (leaf.kind != LeafKind::kDense) {
+      return Unsupported(absl::StatusCode::kUnimplemented, layout.path(i),
+                         absl::StrCat(LeafKindName(leaf.kind), " leaves cannot be reduced"));
+    }
+    if (leaf.device.type() == c10::DeviceType::Meta) {
+      return Unsupported(absl::StatusCode::kInvalidArgument, layout.path(i),
+                         "is a meta tensor: it has no values to reduce");
+    }
+    absl::Status status = CheckOpAllowed(op, leaf.dtype);
+    if (status.ok()) status = backend.SupportsAllReduce(leaf.dtype, op, leaf.device.type());
+    if (!status.ok()) return Unsupported(status.code(), layout.path(i), status.message());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckAutograd(const FlatTree& tree) {
+  if (!c10::GradMode::is_enabled()) return absl::OkStatus();
+  for (size_t i = 0; i < tree.size(); ++i) {
+    const at::Tensor& leaf = tree.leaves[i];
+    if (!leaf.defined() || !leaf.requires_grad() || leaf.is_leaf()) continue;
+    ErrorDetails details;
+    details.path = (*tree.paths)[i].ToString();
+    return WithErrorDetails(
+        absl::InvalidArgumentError(absl::StrCat(
+            "leaf ", details.path,
+            ": was computed by autograd (it has a grad_fn) and would be written in place; reduce it "
+            "with grad mode off, or detach it")),
+        details);
+  }
+  return absl::OkStatus();
+}
+
+void BumpVersions(const FlatTree& tree) {
+  for (const at::Tensor& leaf : tree.leaves) {
+    c10::TensorImpl* impl = leaf.unsafeGetTensorImpl();
+    if (!impl->is_inference()) impl->bump_version();
+  }
+}
+
+}  // namespace leafpack::internal

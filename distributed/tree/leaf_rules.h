@@ -1,0 +1,29 @@
+// What a leaf must be to be reduced in place, and what is owed to autograd.
+#ifndef LEAFPACK_DISTRIBUTED_TREE_LEAF_RULES_H_
+#define LEAFPACK_DISTRIBUTED_TREE_LEAF_RULES_H_
+
+#include "absl/status/status.h"
+
+#include "distributed/core/backend.h"
+#include "distributed/core/reduce_op.h"
+#include "tensordict/flat_tree.h"
+#include "tensordict/layout.h"
+
+namespace leafpack::internal {
+
+// OK if every leaf's kind, dtype and device type can be reduced with `op` by `backend`; else
+// InvalidArgument or Unimplemented that names the first path, with kUnsupported in its details. Depends
+// on the layout only.
+absl::Status CheckLeafKinds(const Layout& layout, ReduceOpKind op, const Backend& backend);
+
+// OK unless grad mode is on and a leaf was computed by autograd (has a grad_fn): writing it in place
+// would falsify its history. InvalidArgument names the path. Looked at on every call.
+absl::Status CheckAutograd(const FlatTree& tree);
+
+// Tells autograd that the leaves were written: bumps each version counter, so that a later backward
+// that saved an old value fails instead of being wrong.
+void BumpVersions(const FlatTree& tree);
+
+}  // namespace leafpack::internal
+
+#endif  // LEAFPACK_DISTRIBUTED_TREE_LEAF_RULES_H_
