@@ -11,6 +11,7 @@ load("//third_party/benchmark:workspace.bzl", benchmark = "repository")
 load("//third_party/gloo:workspace.bzl", gloo = "repository")
 load("//third_party/googletest:workspace.bzl", googletest = "repository")
 load("//third_party/libtorch:workspace.bzl", libtorch = "repository")
+load("//third_party/python:workspace.bzl", "local_python", "pypi_test", "pypi_twine")
 load("//third_party/xxhash:workspace.bzl", xxhash = "repository")
 
 def leafpack_repositories():
@@ -22,6 +23,9 @@ def leafpack_repositories():
         ("com_github_google_benchmark", benchmark),
         ("gloo", gloo),
         ("libtorch", libtorch),
+        ("local_python", local_python),
+        ("pypi_test", pypi_test),
+        ("pypi_twine", pypi_twine),
         ("xxhash", xxhash),
     ]:
         if name not in declared:

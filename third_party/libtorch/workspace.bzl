@@ -32,11 +32,11 @@ def _libtorch_impl(ctx):
         file = wheel.file,
         sha256 = wheel.sha256,
     )
-    ctx.extract(archive)
+    ctx.extract(archive, output = "site")
     ctx.delete(archive)
 
     # Test programs and tools of torch itself, which nothing here runs (torch_shm_manager stays).
-    for entry in ctx.path("torch/bin").readdir():
+    for entry in ctx.path("site/torch/bin").readdir():
         if entry.basename != "torch_shm_manager":
             ctx.delete(entry)
     ctx.template("BUILD.bazel", ctx.attr._build_file, executable = False)
