@@ -1,10 +1,10 @@
 """Fetches pinned wheels for repository rules: from a public address, else through pip."""
 
-def find_python(ctx):
-    """The Python 3 interpreter of the host: LEAFPACK_PYTHON, else python3 on the PATH."""
+def _any_python(ctx):
+    """A Python 3 to run pip with; its version does not matter."""
     python = ctx.getenv("LEAFPACK_PYTHON") or ctx.which("python3")
     if not python:
-        fail("no python3 on the PATH; install Python 3.11 or set LEAFPACK_PYTHON")
+        fail("no python3 on the PATH, which is needed to run pip")
     return str(python)
 
 def fetch_wheel(ctx, url, requirement, file, sha256):
@@ -29,7 +29,7 @@ def fetch_wheel(ctx, url, requirement, file, sha256):
     _, _, python_tag, abi, platform = file[:-len(".whl")].split("-")
     folder = str(ctx.path("pip"))
     result = ctx.execute([
-        find_python(ctx),
+        _any_python(ctx),
         "-m",
         "pip",
         "download",

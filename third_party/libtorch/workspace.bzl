@@ -9,6 +9,7 @@ any Python on the machine, or none; the Python module needs Python 3.11.
 """
 
 load("//third_party:wheels.bzl", "fetch_wheel")
+load("//third_party/python:find.bzl", "compile_site", "find_python")
 
 TORCH_VERSION = "2.13.0"
 
@@ -39,12 +40,18 @@ def _libtorch_impl(ctx):
     for entry in ctx.path("site/torch/bin").readdir():
         if entry.basename != "torch_shm_manager":
             ctx.delete(entry)
+    python = find_python(ctx)
+    if python:
+        compile_site(ctx, python, "site")
     ctx.template("BUILD.bazel", ctx.attr._build_file, executable = False)
     ctx.file("WORKSPACE", "workspace(name = \"%s\")\n" % ctx.name, executable = False)
 
 _libtorch = repository_rule(
     implementation = _libtorch_impl,
-    attrs = {"_build_file": attr.label(default = "//third_party/libtorch:libtorch.BUILD")},
+    attrs = {
+        "_build_file": attr.label(default = "//third_party/libtorch:libtorch.BUILD"),
+        "_find_python": attr.label(default = "//third_party/python:find_python.py"),
+    },
 )
 
 def repository(name):

@@ -8,28 +8,10 @@ repository is there all the same and every target that needs it is skipped as in
 checks their sha256. A build without Python tests never fetches them.
 """
 
-# The version that the pinned torch wheel is for.
-PYTHON_VERSION = "3.11"
-
-def _candidates(ctx):
-    named = ctx.getenv("LEAFPACK_PYTHON")
-    if named:
-        return [named]
-    return [ctx.which(name) for name in ["python3", "python" + PYTHON_VERSION] if ctx.which(name)]
-
-def _find_python(ctx):
-    """What find_python.py says of the first fitting interpreter, or None."""
-    for candidate in _candidates(ctx):
-        result = ctx.execute([candidate, ctx.path(ctx.attr._find_python)])
-        if result.return_code != 0:
-            continue
-        found = json.decode(result.stdout)
-        if found["cpython"] and found["version"] == PYTHON_VERSION:
-            return found
-    return None
+load("//third_party/python:find.bzl", "PYTHON_VERSION", "compile_site", "find_python")
 
 def _local_python_impl(ctx):
-    found = _find_python(ctx)
+    found = find_python(ctx)
     tag = "cp" + PYTHON_VERSION.replace(".", "")
     if found:
         # A virtual environment without packages: the base interpreter's standard library, and
@@ -64,7 +46,7 @@ _local_python = repository_rule(
 
 def _wheels_impl(ctx):
     # Without an interpreter of the right version nothing here is used, but it can be loaded.
-    found = _find_python(ctx)
+    found = find_python(ctx)
     ctx.file("site/.keep", "")
     if found:
         requirements = ctx.path(ctx.attr.requirements)
@@ -85,6 +67,7 @@ def _wheels_impl(ctx):
             ctx.extract(archive, output = "site")
             ctx.delete(archive)
         ctx.delete("wheels")
+        compile_site(ctx, found, "site")
     ctx.template("BUILD.bazel", ctx.attr._build_file, executable = False)
 
 _wheels = repository_rule(
