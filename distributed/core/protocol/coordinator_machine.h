@@ -77,14 +77,13 @@ class CoordinatorMachine {
   SteadyNanos NextTimer() const;
 
   // Observers.
-  uint32_t epoch() const { return epoch_; }
+  uint32_t epoch() const;
   bool gone(uint32_t rank) const;
   // Calls that are open, that some rank has yet to post, or that await their completion round. 0 when all is quiet.
   size_t table_size() const;
 
  private:
-  struct Impl;
-  uint32_t epoch_ = 0;
+  class Impl;
   std::unique_ptr<Impl> impl_;
 };
 

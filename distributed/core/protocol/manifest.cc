@@ -110,8 +110,12 @@ absl::StatusOr<std::vector<ManifestEntry>> DecodeManifest(std::string_view bytes
 
 Difference DescribeDifference(absl::Span<const ManifestSide> sides, const RankNamer& name) {
   Difference difference;
-  for (size_t i = 1; i < sides.size(); ++i) {
-    difference.ranks.insert(difference.ranks.end(), sides[i].ranks.begin(), sides[i].ranks.end());
+  const ManifestSide* largest = nullptr;
+  for (const ManifestSide& side : sides) {
+    if (largest == nullptr || side.ranks.size() > largest->ranks.size()) largest = &side;
+  }
+  for (const ManifestSide& side : sides) {
+    if (&side != largest) difference.ranks.insert(difference.ranks.end(), side.ranks.begin(), side.ranks.end());
   }
   std::sort(difference.ranks.begin(), difference.ranks.end());
 
@@ -145,6 +149,12 @@ Difference DescribeDifference(absl::Span<const ManifestSide> sides, const RankNa
       if ((entry == nullptr) != (first == nullptr) || (entry != nullptr && !Same(*entry, *first))) differs = true;
     }
     if (!differs) continue;
+    for (const ManifestSide* side : known) {
+      const ManifestEntry* entry = at(side);
+      if (entry == nullptr || entry->argument) continue;
+      difference.path = entry->printable;
+      break;
+    }
     std::vector<Group> groups;
     for (const ManifestSide* side : known) {
       std::string shown = Shown(at(side));

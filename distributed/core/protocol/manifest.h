@@ -39,7 +39,8 @@ struct ManifestSide {
 
 struct Difference {
   std::string text;                     // e.g. "rank 0 has k8 (float32 [3]), ranks 1 and 2 have k9 (float32 [3])"
-  std::vector<uint32_t> ranks;          // ranks that differ from the first side; ascending
+  std::string path;                     // printable key of the first leaf that differs; empty for an argument
+  std::vector<uint32_t> ranks;          // ranks outside the largest side (of equal ones, the first); ascending
 };
 
 // The first place where any side differs from the first known one, arguments before leaves. With fewer than two known

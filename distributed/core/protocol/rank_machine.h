@@ -15,6 +15,7 @@
 #ifndef LEAFPACK_DISTRIBUTED_CORE_PROTOCOL_RANK_MACHINE_H_
 #define LEAFPACK_DISTRIBUTED_CORE_PROTOCOL_RANK_MACHINE_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -63,7 +64,8 @@ struct RankAction {
     kAbortEpoch,
     // The coordinator wants the description of `call`: answer with ProvideManifest (an empty one is legal).
     kManifestWanted,
-    // `call` is decided: its description is no longer wanted. Comes once for each call that posts a record.
+    // `call` is decided: its description is no longer wanted. Comes once for each call that posts a record, unless the
+    // channel is lost first.
     kDecided,
   };
   Type type = Type::kEnded;
@@ -139,7 +141,7 @@ class RankMachine {
   // Calls that have not ended for the user.
   size_t in_flight() const { return in_flight_; }
   // Posts that wait to leave: for a full window, the channel, or a doubt. Callers may bound it.
-  size_t posts_waiting() const { return unsent_; }
+  size_t posts_waiting() const { return static_cast<size_t>(issued_ + 1 - next_post_); }
   // True while a call is in doubt.
   bool in_doubt() const { return doubts_ != 0; }
   // OK, or Unavailable for good with the ranks that are gone.
@@ -148,62 +150,97 @@ class RankMachine {
 
  private:
   enum class State : uint8_t {
-    kUnsent,      // in the queue: not open, window full, or held
-    kPosted,      // AGREE left
-    kWithdrawing, // WITHDRAW sent
-    kData,        // granted
-    kCommitting,  // DONE sent
-    kEnded,       // ended for the user
+    kUnsent,       // its post waits: channel not open, window full, or an earlier call in doubt
+    kPosted,       // AGREE left
+    kWithdrawing,  // WITHDRAW sent
+    kData,         // granted (a trusted call: without DECIDE)
+    kCommitting,   // DONE sent
+    kEnded,        // ended for the user
   };
   struct Call {
     CallSpec spec;
-    uint32_t epoch = 0;
+    uint64_t number = 0;
+    uint32_t epoch = 0;              // in which it was issued
     State state = State::kUnsent;
-    bool left = false;         // its post has left, or needs none
-    bool decided = false;      // DECIDE read, or none will come
-    bool refusal = false;      // its post is a REFUSE
-    bool doubt = false;        // ended for the user, unresolved
-    bool granted = false;      // kGranted was given out, or is owed (`owed`)
-    bool owed = false;         // granted, but an earlier call failed here: waits
-    bool failed = false;       // FAIL sent, unresolved
+    bool left = false;               // its post has left, or will never
+    bool decided = false;            // DECIDE was read, or none will come
+    bool agreed = false;             // DECIDE said OK, or no agreement is needed
+    bool refusal = false;            // its post is a REFUSE
+    bool held = false;               // issued while an earlier call was in doubt
+    bool doubt = false;              // ended for the user, but what became of it is not known here
+    bool owed = false;               // granted, but not told so: an earlier call failed here
+    bool failed = false;             // FAIL sent, without an answer so far
     bool data_done = false;
     bool soft_equal = false;
-    bool lost_timer = false;   // `timer` was shortened by LOST
-    WithdrawKind withdrawn = WithdrawKind::kDeadline;
-    SteadyNanos timer = kNever;
     RefuseKind refuse_kind = RefuseKind::kError;
+    WithdrawKind withdrawn = WithdrawKind::kDeadline;  // why this rank gave it up
+    FailKind fail_kind = FailKind::kError;             // why it failed here
+    SteadyNanos timer = kNever;
     RefuseBody refuse;
-    std::string error;         // why it failed here, or the decision against a trusted call
-    absl::StatusCode code = absl::StatusCode::kOk;
-    OutcomeKind fail_kind = OutcomeKind::kDataFailed;
-    std::vector<uint32_t> error_ranks;
+    std::string error;               // what failed here
+    std::unique_ptr<Outcome> verdict;  // of a trusted call that was not agreed: how it ends when ABORT comes
   };
   struct Notice {
     std::vector<uint32_t> ranks;
     std::string text;
   };
 
+  Call* Find(uint64_t call);
+  Call& Append();
+  bool unavailable() const { return link_lost_ || leaving_ || !gone_.empty(); }
+  bool is_coordinator() const { return options_.rank == 0; }
+  bool PostReady() const;
+  Record TakePost();
+  void Control(RecordType type, uint8_t kind, const Call& call, std::string body = {});
+  void End(Call& call, Outcome outcome, RankActions& out);
+  void EndUnavailable(Call& call, bool unknown, RankActions& out);
+  void EndOk(Call& call, std::shared_ptr<const std::string> frame, RankActions& out);
+  void Refuse(Call& call, RefuseKind kind, WithdrawKind why, std::string_view reason);
+  void Retract(Call& call, WithdrawKind kind, RankActions& out);
+  void AskToWithdraw(Call& call, WithdrawKind kind, SteadyNanos now);
+  void Grant(Call& call, SteadyNanos now, RankActions& out);
+  void Begin(Call& call, RankActions& out);
+  void Fail(Call& call, FailKind kind, std::string_view reason, std::string_view paths_done, SteadyNanos now,
+            RankActions& out);
+  void EndFailed(Call& call, RankActions& out);
+  void Doubt(Call& call, RankActions& out);
+  void Unfail(Call& call, RankActions& out);
+  void Tell(Notice notice, RankActions& out);
+  void EndTold(Call& call, Notice notice, RankActions& out);
+  void Fire(Call& call, SteadyNanos now, RankActions& out);
+  void Settle(SteadyNanos now, RankActions& out);
+  void GoUnavailable(uint32_t rank, std::string_view reason);
+  Outcome FromDecision(const Call& call, Decision decision, bool late, const DecideBody& body) const;
+  TreeState TouchedTree(const Call& call) const;
+
+  absl::Status OnDecide(Record& record, SteadyNanos now, RankActions& out);
+  absl::Status OnCommit(const Record& record, RankActions& out);
+  absl::Status OnAbort(const Record& record, RankActions& out);
+  absl::Status OnLostRecord(const Record& record, SteadyNanos now, RankActions& out);
+  void CutOff(std::string_view reason, uint64_t through, SteadyNanos now, RankActions& out);
+
   Options options_;
   uint32_t epoch_ = 0;
   uint64_t issued_ = 0;
-  uint64_t last_granted_ = 0;
-  uint64_t first_ = 1;         // number of calls_.front()
-  uint64_t next_post_ = 1;     // first call whose post has not left
-  uint64_t last_record_ = 0;   // last number that a record of ours carried
-  std::deque<Call> calls_;
-  std::deque<Record> control_;
+  uint64_t last_granted_ = 0;  // last call whose data phase began here
+  uint64_t next_post_ = 1;     // no earlier call has a post that may still leave
+  uint64_t last_posted_ = 0;   // number of the last post that left: a jump is a gap
+  std::deque<Call> calls_;     // calls_[i].number == calls_[0].number + i; settled ones leave at the front
+  std::deque<Record> control_;  // records that do not wait for the window
+  std::optional<Record> bye_;
   size_t in_flight_ = 0;
-  size_t unsent_ = 0;
   size_t doubts_ = 0;
   size_t failed_ = 0;
-  size_t undecided_ = 0;       // posts that left and have no decision
+  size_t undecided_ = 0;  // posts that left and have no decision
   size_t undecided_payload_ = 0;
   bool open_ = false;
   bool leaving_ = false;
-  std::optional<Notice> told_;
+  bool link_lost_ = false;
+  std::optional<Notice> told_;  // the next call is refused with this
   std::vector<uint32_t> gone_;
   std::string gone_reason_;
-  bool link_lost_ = false;
+  // Calls that ended here with an error by decision: errors_[n % size] == n. For ABORTs that are about one of them.
+  std::array<uint64_t, kMaxUndecided> errors_{};
 };
 
 }  // namespace leafpack::protocol

@@ -124,7 +124,7 @@ constexpr Shape kShapes[] = {
     {"REFUSE", kRefuseKindCount, kFlagGap, 5, 1 + kText},
     {"WITHDRAW", kWithdrawKindCount, 0, 0, 0},
     {"DECIDE", kDecisionCount, kFlagFrame | kFlagSoftEqual | kFlagLate, 0, kMaxBody},
-    {"FAIL", kFailKindCount, 0, 8, 2 * kText},
+    {"FAIL", kFailKindCount, kFlagRestore, 8, 2 * kText},
     {"PROBE", 1, 0, 0, 0},
     {"STATE", kPhaseCount, 0, 8, 8},
     {"ABORT", kFailKindCount, 0, 12, 2 * kList + kText},
@@ -248,6 +248,7 @@ std::string EncodeDecide(const DecideBody& body) {
   AppendRanks(out, body.ranks);
   AppendRanks(out, body.missing);
   AppendText(out, body.text);
+  AppendText(out, body.path);
   return out;
 }
 
@@ -263,6 +264,7 @@ absl::StatusOr<DecideBody> DecodeDecide(const Record& record, uint32_t size) {
   body.ranks = reader.Ranks(size);
   body.missing = reader.Ranks(size);
   body.text = reader.Text();
+  body.path = reader.Text();
   if (absl::Status s = reader.Done(); !s.ok()) return s;
   if (why >= kWithdrawKindCount) return absl::InvalidArgumentError("DECIDE: unknown reason");
   body.why = static_cast<WithdrawKind>(why);

@@ -50,7 +50,7 @@ enum class RecordType : uint8_t {
 
 // Bits of `flags`; each belongs to the types named.
 inline constexpr uint16_t kFlagFrame = 1 << 0;      // AGREE: carries the tree. DECIDE: carries the result
-inline constexpr uint16_t kFlagRestore = 1 << 1;    // AGREE: needs a completion round
+inline constexpr uint16_t kFlagRestore = 1 << 1;    // AGREE, FAIL: the call has a completion round
 inline constexpr uint16_t kFlagTrusted = 1 << 2;    // AGREE: data starts without waiting
 inline constexpr uint16_t kFlagGap = 1 << 3;        // AGREE, REFUSE: numbers before it were skipped on purpose
 inline constexpr uint16_t kFlagSoftEqual = 1 << 4;  // DECIDE: soft digests are equal on all ranks
@@ -120,7 +120,8 @@ struct DecideBody {
   WithdrawKind why = WithdrawKind::kDeadline;  // of WITHDRAWN
   std::vector<uint32_t> ranks;                 // who differs, refused, gave up, is lost
   std::vector<uint32_t> missing;               // of WITHDRAWN: who had not posted
-  std::string text;
+  std::string text;                            // does not name the call
+  std::string path;                            // of MISMATCH: the first leaf that differs, or empty
 };
 std::string EncodeDecide(const DecideBody& body);
 absl::StatusOr<DecideBody> DecodeDecide(const Record& record, uint32_t size);

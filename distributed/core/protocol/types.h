@@ -116,6 +116,8 @@ struct Outcome {
   // Group ranks that the error is about; ascending.
   std::vector<uint32_t> ranks;
   std::string text;
+  // Of kMismatch: the first leaf that differs, or empty.
+  std::string path;
   // The reduced bytes of a frame that ended kOk, else null.
   std::shared_ptr<const std::string> frame;
 
