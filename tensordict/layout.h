@@ -63,6 +63,10 @@ struct LeafInfo {
   // Index of the first leaf that has exactly the same elements in memory, or -1. Never chains: the
   // leaf it names has -1.
   int64_t alias_of = -1;
+  // Index of the leaf that ends in memory where this one begins: the last one before it (in canonical
+  // order) of the same dtype and device type, if both are dense_in_memory parts of one storage with
+  // neither a lazy bit nor an alias; else -1.
+  int64_t follows = -1;
   // Address of the first element at the time of Layout::Of (0 if it has none). Not in any digest.
   uintptr_t address = 0;
 };

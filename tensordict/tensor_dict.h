@@ -50,6 +50,8 @@ class TensorDict {
   // An empty node.
   TensorDict();
   explicit TensorDict(at::IntArrayRef batch_size);
+  explicit TensorDict(std::initializer_list<int64_t> batch_size)
+      : TensorDict(at::IntArrayRef(batch_size)) {}
   ~TensorDict();
   TensorDict(const TensorDict&);
   TensorDict& operator=(const TensorDict&);

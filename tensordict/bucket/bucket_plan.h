@@ -54,7 +54,7 @@ class Bucketing {
 struct AutoCosts {
   // Fixed cost of one more message, in nanoseconds.
   int64_t message_ns = 100'000;
-  // Cost of one more byte in a message, in picoseconds.
+  // Cost of one more byte in a message, in picoseconds: what can hide the packing of another bucket.
   int64_t wire_ps_per_byte = 500;
   // Cost of packing and unpacking one byte, in picoseconds.
   int64_t pack_ps_per_byte = 200;
@@ -116,15 +116,17 @@ struct BucketPlan {
 // bucket when the next leaf does not fit; a leaf larger than the cap does not close it.
 //
 // Auto minimises, for the leaves of one device type and dtype, the modelled cost
-//     messages * message + bytes * wire + (packed bytes that no transfer hides) * pack
-// as follows. Packing a leaf of b bytes costs b * pack and saves one message, so leaves of more than
-// message / pack bytes travel alone, where a contiguous leaf is not copied at all. The smaller ones,
-// n leaves of S bytes, are packed if message + S * pack < n * message, else they travel alone too.
-// This is never more than the cost of one message per leaf, nor than that of one bucket of all
-// leaves, whatever the sizes are. If packing overlaps the transfers, the packed leaves are cut into
-// k = sqrt(S * pack / message) buckets (at least 1) of about equal bytes, since only the first
-// packing and the last unpacking stay exposed: k messages + S / k * pack is least there. With
-// `memory_agreed`, leaves back to back count as one leaf that needs no packing.
+//     messages * message + packed bytes * pack
+// (bytes on the wire cost the same whatever the plan is). Packing a leaf of b bytes costs b * pack and
+// saves a message, so a leaf of more than message / pack bytes travels alone, where a contiguous
+// leaf is not copied at all. The smaller ones, n leaves of S bytes, are packed if
+// message + S * pack < n * message, else they travel alone too. The sum is never more than that of
+// one message per leaf, nor than that of one bucket of all leaves, whatever the sizes are.
+// If packing overlaps transfers, only the first packing and the last unpacking are exposed: k buckets
+// cost k * message + S * (pack - (1 - 1 / k) * min(pack, wire)), and the packed leaves are cut into
+// the k that makes this least, k = sqrt(S * min(pack, wire) / message), in parts of about equal bytes
+// (never more than the leaves allow, never larger than max_packed_bucket_bytes).
+// With `memory_agreed`, leaves that lie back to back count as one leaf that needs no packing.
 //
 // InvalidArgument, naming the value, for a cap <= 0, an alignment that is negative or no power of
 // two, a negative cost, or a wrong number of flags.

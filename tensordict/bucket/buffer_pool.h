@@ -29,8 +29,8 @@ class BufferPool {
   // A buffer on loan; its destructor gives it back. Move-only.
   class Buffer {
    public:
-    Buffer() = default;
-    Buffer(Buffer&& other) noexcept = default;
+    Buffer();
+    Buffer(Buffer&& other) noexcept;
     Buffer& operator=(Buffer&& other) noexcept;
     ~Buffer();
 
