@@ -153,7 +153,7 @@ def leafpack_py_test(name, size, deps = [], pytest = True, **kwargs):
         **kwargs
     )
 
-def _run_python(ctx, script, arguments, inputs, outputs, mnemonic):
+def run_python(ctx, script, arguments, inputs, outputs, mnemonic):
     """An action that runs a script, which uses the standard library only."""
     interpreter = ctx.attr._interpreter
     ctx.actions.run(
@@ -166,7 +166,7 @@ def _run_python(ctx, script, arguments, inputs, outputs, mnemonic):
 
 def _extension_impl(ctx):
     module = ctx.actions.declare_file(ctx.label.name)
-    _run_python(
+    run_python(
         ctx,
         script = ctx.file._drop_runpath,
         arguments = [ctx.file.linked.path, module.path],
@@ -196,17 +196,19 @@ def leafpack_py_extension(
         visibility = None,
         testonly = False,
         tags = []):
-    """A Python extension module NAME.so: exports PyInit_NAME and nothing else.
+    """A Python extension module NAME.so: exports its init symbol and nothing else.
 
-    It names torch's libraries but holds no path to them: `import torch` must have loaded them.
+    The name may hold folders, "package/_module", to stand beside the package's Python files. The
+    module names torch's libraries but holds no path to them: `import torch` must have loaded them.
     Everything else is linked in.
     """
+    module = name.split("/")[-1]
     script = name + "_exports.lds"
     linked = name + "_linked.so"
     native.genrule(
         name = name + "_exports",
         outs = [script],
-        cmd = "echo '{ global: PyInit_%s; local: *; };' > $@" % name,
+        cmd = "echo '{ global: PyInit_%s; local: *; };' > $@" % module,
         tags = tags,
     )
     leafpack_cc_binary(

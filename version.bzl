@@ -1,0 +1,3 @@
+"""The version of leafpack, as in CHANGELOG.md and in the Python package."""
+
+VERSION = "0.1.0"
