@@ -41,8 +41,9 @@ struct ConnectorOptions {
   bool loopback_only = false;   // all ranks are known to be on this host
 
   // For tests; the defaults are the protocol's.
+  absl::Duration store_patience = absl::Seconds(10);  // a store that fails for so long is given up
   uint32_t protocol_version = kChannelProtocolVersion;
-  absl::Duration hello_timeout = absl::Seconds(5);  // also for a TCP connect
+  absl::Duration hello_timeout = absl::Seconds(5);    // also for a TCP connect
   int max_unproven = 16;
   bool use_unix = true;
   bool use_tcp = true;
@@ -84,14 +85,15 @@ class Connector {
   // lists those that exist), Unavailable (the store or the system refused).
   State Step();
 
-  State state() const { return state_; }
-  const absl::Status& status() const { return status_; }
+  State state() const;
+  const absl::Status& status() const;
 
   // What came about since the last call of each. Joined ranks are handed over once.
   std::vector<Joined> TakeJoined();
   std::vector<Rejected> TakeRejected();
 
-  // Readable when Step has something to do; -1 before the first Step and once connected or failed.
+  // Readable when Step has something to do. -1 before the first Step; from then on the same
+  // descriptor until destruction, silent once connected or failed.
   int fd() const;
 
   // Rank 0: ranks that are not in yet, in order. Rank r: {0} until connected.
@@ -102,14 +104,11 @@ class Connector {
 
   // True when all ranks are in and every one proved to be on this host. Rank 0 only knows: it tells
   // the others with its decisions (an OK needs all ranks, so nobody needs to know sooner).
-  bool all_local() const { return all_local_; }
+  bool all_local() const;
 
  private:
   class Impl;
   std::unique_ptr<Impl> impl_;
-  State state_ = State::kConnecting;
-  absl::Status status_;
-  bool all_local_ = false;
 };
 
 }  // namespace leafpack

@@ -28,7 +28,7 @@ class SpinBrake {
   static constexpr absl::Duration kLongYield = absl::Microseconds(200);
   static constexpr uint32_t kFirstPause = 32;
   static constexpr uint32_t kLongestPause = 8192;
-  static constexpr uint32_t kGoodWaits = 32;  // spins in a row without a long yield that halve the pause
+  static constexpr uint32_t kGoodWaits = 32;  // spins in a row without a long yield halve it
 
   // Counts one wait. False while paused.
   bool MaySpin();
@@ -38,7 +38,7 @@ class SpinBrake {
   uint32_t pause() const { return pause_; }
 
  private:
-  uint32_t pause_ = 0;  // waits to skip after the next long yield is twice this, at least kFirstPause
+  uint32_t pause_ = 0;  // length of the last pause; the next is twice as long, at least kFirstPause
   uint32_t skip_ = 0;   // waits still to skip
   uint32_t good_ = 0;
 };
