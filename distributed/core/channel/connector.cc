@@ -469,10 +469,12 @@ void Connector::Impl::TryNext() {
       continue;
     }
     // That the Unix name is unknown here says nothing: rank 0 may be on another host.
-    if (!attempt_local_ || rendezvous_.tcp.empty()) {
+    const bool busy = absl::IsResourceExhausted(connecting.status());
+    if (busy || !attempt_local_ || rendezvous_.tcp.empty()) {
       attempt_problem_ = absl::StrCat("rank 0's channel at ", AddressName(),
                                       " cannot be reached: ", connecting.status().message());
     }
+    if (busy) break;  // it is the right one
   }
   // A stale address, or a rank 0 that closed in silence: try again, or another value if one comes.
   retry_at_ = Clock::now() + absl::ToChronoNanoseconds(retry_pause_);

@@ -38,7 +38,7 @@ class Link {
   using SendId = uint64_t;
 
   enum class ReadState {
-    kDrained,  // the socket is empty for now
+    kDrained,  // the socket is empty for now; a hang-up right behind its last bytes shows next time
     kMore,     // the sink or the byte limit stopped the read; there may be more
     kHungUp,   // every byte before the end was delivered; nothing will follow. See hang_up_reason()
   };
@@ -55,7 +55,8 @@ class Link {
   void Attach(TrackedFd fd);
 
   // Sends `parts` as one record: at once as far as the socket takes it, the rest is queued. Returns the
-  // record's number. Unavailable once writing failed or the link is closed; ResourceExhausted when the
+  // record's number. Unavailable once writing failed (known by an earlier Send or Flush, or by this
+  // one if nothing was queued) or the link is closed; ResourceExhausted when the
   // queue would pass its bound (the record is not queued then, not even in part, unless its first
   // bytes have left: then it is queued in spite of the bound).
   absl::StatusOr<SendId> Send(absl::Span<const std::string_view> parts);
@@ -86,7 +87,8 @@ class Link {
   // Bytes wait for the socket: ask for POLLOUT and call Flush.
   bool wants_write() const { return attached_ && queued_bytes_ > 0; }
   size_t queued_bytes() const { return queued_bytes_; }
-  // True after the read side ended. Writing may have failed before.
+  // True after the read side ended. Writing may have failed before. The descriptor stays readable
+  // (for poll and epoll) until Close.
   bool hung_up() const { return hung_up_; }
   // Why the peer is gone ("the peer closed the connection", "Connection reset by peer", ...); empty
   // before a failure.

@@ -89,6 +89,8 @@ absl::StatusOr<Connecting> Connect(const SocketAddress& address) {
   int error = connect(result.fd.get(), address.get(), address.length) == 0 ? 0 : errno;
   if (error == EINPROGRESS || error == EINTR) {
     result.pending = true;
+  } else if (error == EAGAIN) {
+    return absl::ResourceExhaustedError("its queue of connections is full");
   } else if (error != 0) {
     return absl::UnavailableError(std::strerror(error));
   }

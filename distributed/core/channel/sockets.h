@@ -30,6 +30,7 @@ absl::StatusOr<TrackedFd> ListenTcp(TcpAddress& address, int backlog);
 TrackedFd Accept(int listener);
 
 // Begins to connect. `pending` true: wait until the socket is writable, then ask ConnectError.
+// ResourceExhausted: somebody listens there, but has too many others to take first.
 struct Connecting {
   TrackedFd fd;
   bool pending = false;
