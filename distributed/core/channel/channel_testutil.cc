@@ -46,6 +46,17 @@ class DirectoryStore : public KeyValueStore {
   const std::string folder_;
 };
 
+// Failures of the current test; the ones before a fork are in the child's count too.
+int FailureCount() {
+  const testing::TestInfo* info = testing::UnitTest::GetInstance()->current_test_info();
+  if (info == nullptr) return 0;
+  int count = 0;
+  for (int i = 0; i < info->result()->total_part_count(); ++i) {
+    count += info->result()->GetTestPartResult(i).failed() ? 1 : 0;
+  }
+  return count;
+}
+
 }  // namespace
 
 std::unique_ptr<KeyValueStore> NewDirectoryStore(std::string folder) {
@@ -63,9 +74,10 @@ std::vector<int> RunRanks(int ranks, absl::FunctionRef<void(int rank)> body) {
   for (int rank = 0; rank < ranks; ++rank) {
     const pid_t child = fork();
     if (child == 0) {
+      const int before = FailureCount();
       body(rank);
       fflush(nullptr);
-      _exit(testing::Test::HasFailure() ? 1 : 0);
+      _exit(FailureCount() > before ? 1 : 0);
     }
     children.push_back(child);
   }
