@@ -1,0 +1,67 @@
+#include "distributed/core/backend.h"
+
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/base/no_destructor.h"
+#include "absl/base/thread_annotations.h"
+#include "absl/log/log.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/synchronization/mutex.h"
+
+namespace leafpack {
+namespace {
+
+struct Registry {
+  absl::Mutex mu;
+  std::map<std::string, BackendFactory, std::less<>> factories ABSL_GUARDED_BY(mu);
+};
+
+Registry& TheRegistry() {
+  static absl::NoDestructor<Registry> registry;
+  return *registry;
+}
+
+}  // namespace
+
+bool RegisterBackend(std::string_view name, BackendFactory factory) {
+  Registry& registry = TheRegistry();
+  absl::MutexLock lock(&registry.mu);
+  const bool inserted = registry.factories.try_emplace(std::string(name), std::move(factory)).second;
+  if (!inserted) LOG(ERROR) << "leafpack: a backend named '" << name << "' is registered already";
+  return inserted;
+}
+
+absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(std::string_view name) {
+  BackendFactory factory;
+  {
+    Registry& registry = TheRegistry();
+    absl::MutexLock lock(&registry.mu);
+    auto it = registry.factories.find(name);
+    if (it != registry.factories.end()) factory = it->second;
+  }
+  if (factory == nullptr) {
+    const std::vector<std::string> names = BackendNames();
+    return absl::NotFoundError(absl::StrCat(
+        "no backend named '", name, "' is linked into this program; linked in: ",
+        names.empty() ? std::string("none") : absl::StrJoin(names, ", ")));
+  }
+  return factory();
+}
+
+std::vector<std::string> BackendNames() {
+  Registry& registry = TheRegistry();
+  absl::MutexLock lock(&registry.mu);
+  std::vector<std::string> names;
+  for (const auto& [name, factory] : registry.factories) names.push_back(name);
+  return names;
+}
+
+}  // namespace leafpack

@@ -1,0 +1,51 @@
+// A backend for tests of the engine: all-reduce (SUM and AVG of contiguous float32) through the store
+// that the engine hands it, so it works between threads and between processes alike. Faults can be
+// ordered ahead: operations that fail, that never end, contexts that do not open.
+#ifndef LEAFPACK_DISTRIBUTED_CORE_TESTING_FAKE_BACKEND_H_
+#define LEAFPACK_DISTRIBUTED_CORE_TESTING_FAKE_BACKEND_H_
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+#include "distributed/core/backend.h"
+
+namespace leafpack::testing {
+
+// Switches of one backend instance; may be thrown from any thread.
+struct FakeFaults {
+  std::atomic<bool> fail_next_op{false};    // the next operation reports Internal
+  std::atomic<bool> stall_next_op{false};   // the next operation sends nothing and never ends
+  std::atomic<bool> fail_next_open{false};  // the next Open returns InvalidArgument
+  std::atomic<int> opens{0};                // contexts opened
+  std::atomic<int> contexts{0};             // contexts alive
+  std::atomic<int> works{0};                // works alive
+  std::atomic<int> aborts{0};
+};
+
+class FakeBackend : public Backend {
+ public:
+  std::string_view name() const override { return "fake"; }
+  absl::Status SupportsAllReduce(at::ScalarType dtype, ReduceOpKind op,
+                                 c10::DeviceType device) const override;
+  BackendCost Cost(int ranks) const override;
+  absl::StatusOr<std::shared_ptr<DataContext>> Open(const DataContextOptions& options,
+                                                    absl::Time deadline) override;
+  FakeFaults& faults() { return *faults_; }
+
+ private:
+  std::shared_ptr<FakeFaults> faults_ = std::make_shared<FakeFaults>();
+};
+
+// Registers FakeBackend under "fake" once.
+void RegisterFakeBackend();
+
+}  // namespace leafpack::testing
+
+#endif  // LEAFPACK_DISTRIBUTED_CORE_TESTING_FAKE_BACKEND_H_
