@@ -79,6 +79,7 @@ struct CallSpec {
   absl::Time deadline = absl::InfiniteFuture();  // InfiniteFuture: the group's timeout from now
   bool restore = false;         // completion round: all ranks succeed, or all fail
   CheckMode check = CheckMode::kAlways;
+  bool async = false;           // nobody will wait for the decision at once: wake who serves it
   bool is_frame = false;
   std::string payload;          // frames: the leaves in canonical and logical order
   FrameReducer reduce;          // frames
@@ -114,12 +115,15 @@ class Call {
   // All operations of this call are enqueued: lets the next call enqueue. Idempotent.
   virtual void LeaveTurnstile() = 0;
   // Serves the channel without blocking; looks at deadline, abort and loss. An error when the call
-  // was ended: stop, the context is being aborted; then call FinishData with that error.
+  // was ended: stop, the context is being aborted; then call FinishData with that error (which
+  // comes back with what FinishData knows). A deadline in data shows here some 0.3 s later, once the
+  // ranks agreed on who was late.
   virtual absl::Status Poll() = 0;
   // Ends the data phase. `status` OK: all leaves hold their result (restore: staged; waits for the
   // commit of all ranks, an error means put the old values back). Not OK: reports the failure with the
-  // printable paths that are done, waits for the epoch to end (at most a second) and returns the
-  // error to show, with details. Called once.
+  // printable paths that are done, waits for the epoch to end (about a second at most) and returns
+  // the error to show, with details. Called once. When it returns an error the context is dead and
+  // its operations end within about 20 ms: wait for those of this call before leaves are touched.
   virtual absl::Status FinishData(absl::Status status, std::vector<std::string> paths_done,
                                   const InterruptCheck& interrupt = nullptr) = 0;
 

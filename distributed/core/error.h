@@ -29,9 +29,9 @@ enum class ErrorKind {
 
 struct ErrorDetails {
   ErrorKind kind = ErrorKind::kOther;
-  std::string path;                     // printable path of the first leaf concerned, or empty
-  std::vector<GlobalRank> ranks;        // sorted; the ranks that the error is about
-  std::vector<std::string> paths_done;  // leaves that hold the reduced value (told failures)
+  std::string path = {};                // printable path of the first leaf concerned, or empty
+  std::vector<GlobalRank> ranks = {};   // sorted; the ranks that the error is about
+  std::vector<std::string> paths_done = {};  // leaves that hold the reduced value (told failures)
   bool tree_unchanged = true;           // this rank's leaves are as they were before the call
   bool outcome_unknown = false;         // rank 0 gave no answer: other ranks may have succeeded
 };

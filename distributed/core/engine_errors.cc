@@ -1,0 +1,74 @@
+// How the outcomes of the protocol read to callers.
+#include <algorithm>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+#include "distributed/core/engine_impl.h"
+#include "distributed/core/error.h"
+
+namespace leafpack {
+namespace {
+
+ErrorKind KindOf(const protocol::Outcome& outcome) {
+  switch (outcome.kind) {
+    case protocol::OutcomeKind::kOk:
+      return ErrorKind::kOther;
+    case protocol::OutcomeKind::kMismatch:
+      return ErrorKind::kLayoutMismatch;
+    case protocol::OutcomeKind::kPeerRefused:
+    case protocol::OutcomeKind::kTold:
+      return ErrorKind::kPeerRefused;
+    case protocol::OutcomeKind::kDeadline:
+    case protocol::OutcomeKind::kGivenUp:
+    case protocol::OutcomeKind::kDoubt:
+      return ErrorKind::kDeadline;
+    case protocol::OutcomeKind::kInterrupted:
+      return ErrorKind::kInterrupted;
+    case protocol::OutcomeKind::kLost:
+      return ErrorKind::kPeerLost;
+    case protocol::OutcomeKind::kDataFailed:
+      break;
+  }
+  switch (outcome.code) {
+    case absl::StatusCode::kDeadlineExceeded:
+      return ErrorKind::kDeadline;
+    case absl::StatusCode::kCancelled:
+      return ErrorKind::kInterrupted;
+    case absl::StatusCode::kUnavailable:
+      return ErrorKind::kPeerLost;
+    case absl::StatusCode::kFailedPrecondition:
+      return ErrorKind::kPeerRefused;
+    default:
+      return ErrorKind::kOther;
+  }
+}
+
+}  // namespace
+
+absl::Status EngineImpl::EndStatus(const CallState& call) const {
+  const protocol::Outcome& outcome = call.outcome;
+  if (outcome.ok()) return absl::OkStatus();
+  absl::StatusCode code = outcome.code;
+  std::string text = outcome.text;
+  if (outcome.kind == protocol::OutcomeKind::kLost && !channel_failure_.ok()) {
+    code = channel_failure_.code();
+    text = std::string(channel_failure_.message());
+  } else if (!call.channel_problem.empty()) {
+    absl::StrAppend(&text, " (", call.channel_problem, ")");
+  }
+  ErrorDetails details;
+  details.kind = KindOf(outcome);
+  details.path = outcome.path;
+  for (uint32_t rank : outcome.ranks) {
+    if (rank < config_.global_ranks.size()) details.ranks.push_back(config_.global_ranks[rank]);
+  }
+  std::sort(details.ranks.begin(), details.ranks.end());
+  details.tree_unchanged = outcome.tree != protocol::TreeState::kPartial;
+  details.outcome_unknown = outcome.outcome_unknown;
+  absl::Status status(code, call.name.empty() ? text : absl::StrCat(call.name, ": ", text));
+  return WithErrorDetails(std::move(status), details);
+}
+
+}  // namespace leafpack

@@ -1,0 +1,421 @@
+// What moves records: reading and writing the star, feeding the machines, carrying out what they say.
+#include <poll.h>
+#include <time.h>
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/log/log.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+
+#include "distributed/core/engine_impl.h"
+#include "distributed/core/engine_registry.h"
+#include "distributed/core/protocol/manifest.h"
+
+namespace leafpack {
+
+using protocol::CoordinatorAction;
+using protocol::RankAction;
+using protocol::Record;
+using protocol::SteadyNanos;
+
+SteadyNanos SteadyNow() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return SteadyNanos{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+SteadyNanos ToSteady(absl::Time time) {
+  if (time == absl::InfiniteFuture()) return protocol::kNever;
+  const int64_t left = absl::ToInt64Nanoseconds(time - absl::Now());
+  const SteadyNanos now = SteadyNow();
+  if (left < -now) return 0;
+  return left >= protocol::kNever - now ? protocol::kNever : now + left;
+}
+
+absl::Time FromSteady(SteadyNanos steady) {
+  if (steady == protocol::kNever) return absl::InfiniteFuture();
+  return absl::Now() + absl::Nanoseconds(steady - SteadyNow());
+}
+
+void EngineImpl::StepConnector(SteadyNanos now) {
+  if (connector_ == nullptr) return;
+  const Connector::State state = connector_->Step();
+  if (connector_fd_ < 0 && connector_->fd() >= 0) {
+    connector_fd_ = connector_->fd();
+    registration_->Watch(connector_fd_, false).IgnoreError();
+  }
+  if (state != Connector::State::kConnecting && connector_fd_ >= 0) {
+    registration_->Unwatch(connector_fd_);
+    connector_fd_ = -1;
+  }
+  for (Connector::Joined& joined : connector_->TakeJoined()) {
+    const int index = coordinator_.has_value() ? joined.rank : 0;
+    Peer& peer = *peers_[static_cast<size_t>(index)];
+    peer.link.Attach(std::move(joined.fd));
+    if (peer.link.fd() >= 0) {
+      peer.write_watched = peer.link.wants_write();
+      peer.watched = registration_->Watch(peer.link.fd(), peer.write_watched).ok();
+    }
+    if (coordinator_.has_value()) {
+      coordinator_->OnJoined(static_cast<uint32_t>(joined.rank));
+    } else {
+      machine_.OnChannelOpen(now, rank_actions_);
+    }
+  }
+  for (const Connector::Rejected& rejected : connector_->TakeRejected()) {
+    LOG(WARNING) << "leafpack: " << rejected.reason.message();
+    if (rejected.rank_is_lost && coordinator_.has_value() && rejected.rank > 0 &&
+        rejected.rank < config_.size) {
+      FailPeer(rejected.rank, protocol::LostKind::kProtocol, rejected.reason.message(), now);
+    }
+  }
+  if (state == Connector::State::kConnected) {
+    all_local_ = connector_->all_local();
+    connector_.reset();
+  } else if (state == Connector::State::kFailed) {
+    channel_failure_ = connector_->status();
+    connector_.reset();
+    machine_.OnLinkLost(channel_failure_.message(), now, rank_actions_);
+  }
+}
+
+// False when there is more to read: timers are not to be believed yet.
+bool EngineImpl::ReadPeer(int index, SteadyNanos now) {
+  Peer& peer = *peers_[static_cast<size_t>(index)];
+  if (peer.gone || !peer.link.attached()) return true;
+  absl::Status broken;
+  const Link::ReadState state = peer.link.ReadAvailable(
+      absl::MakeSpan(scratch_.get(), kScratchBytes), [&](absl::Span<const char> bytes) {
+        mu_.AssertHeld();
+        peer.parser.Append(std::string_view(bytes.data(), bytes.size()));
+        while (true) {
+          absl::StatusOr<std::optional<Record>> record = peer.parser.Next();
+          if (!record.ok()) {
+            broken = record.status();
+            return false;
+          }
+          if (!record->has_value()) return true;
+          if (coordinator_.has_value()) {
+            coordinator_->OnRecord(static_cast<uint32_t>(index), **std::move(record), now,
+                                   coordinator_actions_);
+          } else if (absl::Status s =
+                         machine_.OnRecord(**std::move(record), now, rank_actions_);
+                     !s.ok()) {
+            broken = s;
+            return false;
+          }
+        }
+      });
+  if (!broken.ok()) {
+    FailPeer(index, protocol::LostKind::kProtocol, broken.message(), now);
+  } else if (state == Link::ReadState::kHungUp) {
+    FailPeer(index, protocol::LostKind::kHangUp, peer.link.hang_up_reason(), now);
+  }
+  return state != Link::ReadState::kMore;
+}
+
+void EngineImpl::FailPeer(int index, protocol::LostKind kind, std::string_view reason,
+                          SteadyNanos now) {
+  Peer& peer = *peers_[static_cast<size_t>(index)];
+  if (peer.gone) return;
+  const std::string why(reason);  // closing drops the link's own text
+  ClosePeer(peer);
+  if (coordinator_.has_value()) {
+    coordinator_->OnLost(static_cast<uint32_t>(index), kind, why, now, coordinator_actions_);
+  } else {
+    machine_.OnLinkLost(why, now, rank_actions_);
+  }
+}
+
+void EngineImpl::ClosePeer(Peer& peer) {
+  if (peer.watched) registration_->Unwatch(peer.link.fd());
+  peer.watched = false;
+  peer.gone = true;
+  peer.link.Close();
+}
+
+void EngineImpl::SendTo(int index, const Record& record, SteadyNanos now) {
+  Peer& peer = *peers_[static_cast<size_t>(index)];
+  if (peer.gone) return;
+  char header[protocol::kHeaderBytes];
+  protocol::EncodeHeader(record, header);
+  std::string_view parts[3] = {std::string_view(header, sizeof(header)), record.body,
+                               record.attachment == nullptr ? std::string_view()
+                                                            : std::string_view(*record.attachment)};
+  const absl::StatusOr<Link::SendId> sent = peer.link.Send(parts);
+  // A write that failed does not end reading: what the peer sent before its death comes first.
+  if (!sent.ok() && absl::IsResourceExhausted(sent.status())) {
+    FailPeer(index, protocol::LostKind::kProtocol, sent.status().message(), now);
+  }
+}
+
+void EngineImpl::Drain(SteadyNanos now, Deferred& out) {
+  while (true) {
+    bool progress = false;
+    if (coordinator_.has_value()) {
+      while (std::optional<Record> record = machine_.TakeOutgoing()) {
+        coordinator_->OnRecord(0, *std::move(record), now, coordinator_actions_);
+        progress = true;
+      }
+    } else {
+      // Records stay in the machine while the socket is full: there they can still be retracted.
+      Peer& peer = *peers_[0];
+      while (peer.link.attached() && !peer.gone && !peer.link.wants_write()) {
+        std::optional<Record> record = machine_.TakeOutgoing();
+        if (!record.has_value()) break;
+        SendTo(0, *record, now);
+        progress = true;
+      }
+    }
+    while (!coordinator_actions_.empty()) {
+      progress = true;
+      protocol::CoordinatorActions actions;
+      std::swap(actions, coordinator_actions_);
+      for (CoordinatorAction& action : actions) {
+        const int rank = static_cast<int>(action.rank);
+        if (action.type == CoordinatorAction::Type::kDrop) {
+          LOG(WARNING) << "leafpack: dropping group rank " << rank << ": " << action.reason;
+          ClosePeer(*peers_[static_cast<size_t>(rank)]);
+        } else if (rank != 0) {
+          SendTo(rank, action.record, now);
+        } else if (absl::Status s = machine_.OnRecord(std::move(action.record), now, rank_actions_);
+                   !s.ok()) {
+          machine_.OnLinkLost(s.message(), now, rank_actions_);
+        }
+      }
+    }
+    while (!rank_actions_.empty()) {
+      progress = true;
+      protocol::RankActions actions;
+      std::swap(actions, rank_actions_);
+      for (RankAction& action : actions) ApplyRankAction(std::move(action), out);
+    }
+    if (!progress) return;
+  }
+}
+
+void EngineImpl::ApplyRankAction(RankAction action, Deferred& out) {
+  auto found = calls_.find(action.call);
+  CallState* call = found == calls_.end() ? nullptr : found->second.get();
+  switch (action.type) {
+    case RankAction::Type::kEnded: {
+      if (call == nullptr) return;
+      call->ended = true;
+      call->outcome = std::move(action.outcome);
+      call->settled_at = SteadyNow();
+      if (connector_ != nullptr && !call->outcome.ok()) call->channel_problem = connector_->Problem();
+      turnstile_.erase(call->number);
+      // User code and leaves may hang on what the call keeps.
+      out.garbage.push_back(std::move(found->second));
+      calls_.erase(found);
+      WakeWaiters();
+      return;
+    }
+    case RankAction::Type::kGranted:
+      if (call == nullptr) return;
+      call->granted = true;
+      call->soft_equal = action.soft_equal;
+      call->epoch = action.epoch;
+      call->settled_at = SteadyNow();
+      turnstile_.insert(call->number);
+      if (config_.backend->MustEnqueueInCallerThread() && agreed_.size() < kMaxAgreed) {
+        agreed_.insert(call->digest);
+      }
+      WakeWaiters();
+      return;
+    case RankAction::Type::kStopEnqueue:
+      if (action.resume) {
+        if (stopped_epoch_ == action.epoch) stopped_epoch_.reset();
+      } else {
+        stopped_epoch_ = action.epoch;
+      }
+      WakeWaiters();
+      return;
+    case RankAction::Type::kAbortEpoch:
+      AbortEpoch(action.epoch, out);
+      WakeWaiters();
+      return;
+    case RankAction::Type::kManifestWanted:
+      // The description stays with the call: it may be asked for again.
+      out.manifests.emplace_back(action.call, call == nullptr ? nullptr : call->describe);
+      return;
+    case RankAction::Type::kDecided:
+      return;
+  }
+}
+
+absl::StatusOr<std::string> EngineImpl::ReduceFrame(uint64_t number,
+                                                    absl::Span<const std::string_view> payloads) {
+  auto found = calls_.find(number);
+  if (found == calls_.end() || found->second->reduce == nullptr) {
+    return absl::InternalError("the frame's reduction is not known any more");
+  }
+  absl::InlinedVector<absl::Span<const char>, 8> spans;
+  for (std::string_view payload : payloads) spans.emplace_back(payload.data(), payload.size());
+  std::string result(payloads.empty() ? 0 : payloads[0].size(), '\0');
+  try {
+    found->second->reduce(spans, absl::MakeSpan(result));
+  } catch (const std::exception& e) {
+    return absl::InternalError(e.what());
+  }
+  return result;
+}
+
+void EngineImpl::Pump(Deferred& out) {
+  const SteadyNanos now = SteadyNow();
+  StepConnector(now);
+  bool drained = true;
+  if (coordinator_.has_value()) {
+    for (int r = 1; r < config_.size; ++r) drained &= ReadPeer(r, now);
+  } else {
+    drained = ReadPeer(0, now);
+  }
+  if (!rank_actions_.empty() || !coordinator_actions_.empty() || machine_.HasOutgoing()) {
+    Drain(now, out);
+  }
+  if (drained && NextTimer() <= now) {
+    machine_.OnTick(now, rank_actions_);
+    if (coordinator_.has_value()) coordinator_->OnTick(now, coordinator_actions_);
+    Drain(now, out);
+  }
+  if (!WantsWrite()) return;
+  for (const std::unique_ptr<Peer>& peer : peers_) {
+    if (!peer->gone && peer->link.wants_write()) peer->link.Flush().IgnoreError();
+  }
+  if (machine_.HasOutgoing()) Drain(now, out);
+}
+
+SteadyNanos EngineImpl::NextTimer() const {
+  SteadyNanos next = machine_.NextTimer();
+  if (coordinator_.has_value()) next = std::min(next, coordinator_->NextTimer());
+  return next;
+}
+
+bool EngineImpl::WantsWrite() const {
+  for (const std::unique_ptr<Peer>& peer : peers_) {
+    if (!peer->gone && peer->link.wants_write()) return true;
+  }
+  return false;
+}
+
+void EngineImpl::WakeWaiters() {
+  if (waiters_ > 0) changed_.SignalAll();
+  if (leader_sleeps_) wake_.Signal();
+}
+
+void EngineImpl::NoteChange() {
+  if (leading_) {
+    if (leader_sleeps_ && (WantsWrite() || NextTimer() < leader_wakes_at_)) wake_.Signal();
+    return;
+  }
+  if (registration_ == nullptr) return;
+  UpdateWatches();
+  if (const SteadyNanos next = NextTimer(); next != protocol::kNever) {
+    registration_->WakeBy(FromSteady(next));
+  }
+}
+
+void EngineImpl::UpdateWatches() {
+  for (const std::unique_ptr<Peer>& peer : peers_) {
+    if (!peer->watched || peer->link.wants_write() == peer->write_watched) continue;
+    peer->write_watched = !peer->write_watched;
+    registration_->Watch(peer->link.fd(), peer->write_watched).IgnoreError();
+  }
+}
+
+void EngineImpl::Execute(Deferred& deferred, bool in_understudy) {
+  while (!deferred.empty()) {
+    Deferred work;
+    std::swap(work, deferred);
+    for (const std::shared_ptr<EpochData>& data : work.aborts) {
+      auto abort = [self = shared_from_this(), data] {
+        data->context->Abort();
+        absl::MutexLock lock(&self->mu_);
+        data->abort_done = true;
+        self->WakeWaiters();
+      };
+      // An abort may take milliseconds, which the other groups should not have to wait for.
+      if (in_understudy) {
+        RunInHelperThread(std::move(abort));
+      } else {
+        abort();
+      }
+    }
+    for (auto& [number, describe] : work.manifests) {
+      std::vector<protocol::ManifestEntry> entries;
+      if (describe != nullptr) {
+        try {
+          for (DescriptionEntry& entry : describe()) {
+            entries.push_back({entry.is_argument, std::move(entry.key), std::move(entry.label),
+                               std::move(entry.value)});
+          }
+        } catch (const std::exception& e) {
+          LOG(ERROR) << "leafpack: a call could not be described: " << e.what();
+          entries.clear();
+        }
+      }
+      const std::string description = protocol::EncodeManifest(entries);
+      absl::MutexLock lock(&mu_);
+      machine_.ProvideManifest(number, description);
+      Drain(SteadyNow(), deferred);
+      NoteChange();
+    }
+    if (in_understudy && !work.garbage.empty()) {
+      absl::MutexLock lock(&mu_);
+      for (std::shared_ptr<CallState>& call : work.garbage) trash_.push_back(std::move(call));
+    }
+  }
+}
+
+Understudy::Next EngineImpl::Serve() {
+  Deferred deferred;
+  Understudy::Next next;
+  {
+    absl::MutexLock lock(&mu_);
+    if (closed_) return {.rearm = false};
+    if (leading_) {
+      next.rearm = false;
+    } else {
+      Pump(deferred);
+      UpdateWatches();
+    }
+    if (const SteadyNanos timer = NextTimer(); timer != protocol::kNever) {
+      next.wake_at = FromSteady(timer);
+    }
+  }
+  if (!deferred.empty()) Execute(deferred, /*in_understudy=*/true);
+  return next;
+}
+
+Understudy::Next EngineImpl::OnReady(absl::Time) { return Serve(); }
+Understudy::Next EngineImpl::OnTick(absl::Time) { return Serve(); }
+
+absl::Span<pollfd> EngineImpl::PollFds() {
+  poll_fds_.clear();
+  poll_fds_.push_back({.fd = wake_.fd(), .events = POLLIN, .revents = 0});
+  if (connector_ != nullptr && connector_->fd() >= 0) {
+    poll_fds_.push_back({.fd = connector_->fd(), .events = POLLIN, .revents = 0});
+  }
+  for (const std::unique_ptr<Peer>& peer : peers_) {
+    if (peer->gone || peer->link.fd() < 0) continue;
+    const short events = static_cast<short>(POLLIN | (peer->link.wants_write() ? POLLOUT : 0));
+    poll_fds_.push_back({.fd = peer->link.fd(), .events = events, .revents = 0});
+  }
+  return absl::MakeSpan(poll_fds_);
+}
+
+}  // namespace leafpack

@@ -1,0 +1,107 @@
+#include "distributed/core/engine_registry.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+
+#include "distributed/core/channel/fork.h"
+#include "distributed/core/engine_impl.h"
+
+namespace leafpack {
+namespace {
+
+constexpr absl::Duration kExitPatience = absl::Seconds(5);
+
+struct Registry {
+  explicit Registry(uint64_t g) : generation(g) {}
+  const uint64_t generation;
+  absl::Mutex mu;
+  absl::CondVar changed;
+  std::vector<std::weak_ptr<EngineImpl>> engines ABSL_GUARDED_BY(mu);
+  int helpers ABSL_GUARDED_BY(mu) = 0;
+};
+
+std::atomic<bool> exiting{false};
+std::atomic<Registry*> current{nullptr};
+
+// One for each fork generation: a child must not touch a mutex that a thread of its parent may have
+// held. Never destroyed.
+Registry& TheRegistry() {
+  Registry* registry = current.load(std::memory_order_acquire);
+  while (registry == nullptr || registry->generation != ForkGeneration()) {
+    auto* fresh = new Registry(ForkGeneration());
+    if (current.compare_exchange_strong(registry, fresh, std::memory_order_acq_rel)) return *fresh;
+    delete fresh;
+  }
+  return *registry;
+}
+
+void ShutDownAll() {
+  exiting = true;
+  const absl::Time until = absl::Now() + kExitPatience;
+  Registry& registry = TheRegistry();
+  std::vector<std::shared_ptr<EngineImpl>> engines;
+  {
+    absl::MutexLock lock(&registry.mu);
+    for (const std::weak_ptr<EngineImpl>& weak : registry.engines) {
+      if (std::shared_ptr<EngineImpl> engine = weak.lock()) engines.push_back(std::move(engine));
+    }
+  }
+  for (const std::shared_ptr<EngineImpl>& engine : engines) engine->ShutdownAtExit(until);
+  // What was made for them may still be referred to by threads that exit() does not end.
+  new auto(std::move(engines));
+  absl::MutexLock lock(&registry.mu);
+  while (registry.helpers > 0) {
+    if (registry.changed.WaitWithDeadline(&registry.mu, until)) break;
+  }
+}
+
+}  // namespace
+
+void RegisterEngine(const std::shared_ptr<EngineImpl>& engine) {
+  static const bool registered = std::atexit(ShutDownAll) == 0;
+  (void)registered;
+  Registry& registry = TheRegistry();
+  absl::MutexLock lock(&registry.mu);
+  std::erase_if(registry.engines, [](const std::weak_ptr<EngineImpl>& e) { return e.expired(); });
+  registry.engines.push_back(engine);
+}
+
+bool ProcessIsExiting() { return exiting; }
+
+void RunInHelperThread(absl::AnyInvocable<void()> task) {
+  Registry& registry = TheRegistry();
+  {
+    absl::MutexLock lock(&registry.mu);
+    ++registry.helpers;
+  }
+  std::thread([&registry, task = std::move(task)]() mutable {
+    pthread_setname_np(pthread_self(), "leafpack-help");
+    std::move(task)();
+    task = nullptr;  // what it held is gone before the thread counts as ended
+    absl::MutexLock lock(&registry.mu);
+    --registry.helpers;
+    registry.changed.SignalAll();
+  }).detach();
+}
+
+int HelperThreads() {
+  Registry& registry = TheRegistry();
+  absl::MutexLock lock(&registry.mu);
+  return registry.helpers;
+}
+
+}  // namespace leafpack
