@@ -179,18 +179,52 @@ void ReduceBool(ReduceOpKind op, const Arguments& args) {
   }
 }
 
-template <typename Codec>
-void Scale(double factor, void* data, int64_t count) {
+// data[i] = change(data[i]).
+template <typename Codec, typename Change>
+void Transform(void* data, int64_t count, Change change) {
   using Acc = typename Codec::Acc;
   alignas(64) Acc acc[kBlock];
-  const Acc scale = static_cast<Acc>(factor);
   for (int64_t begin = 0; begin < count; begin += kBlock) {
     const int n = static_cast<int>(std::min<int64_t>(kBlock, count - begin));
     char* block = static_cast<char*>(data) + begin * Codec::kBytes;
     Codec::Load(block, acc, n);
-    for (int i = 0; i < n; ++i) acc[i] *= scale;
+    for (int i = 0; i < n; ++i) acc[i] = change(acc[i]);
     Codec::Store(acc, block, n);
   }
+}
+
+// Transform for each dtype that has an AVG; complex numbers by parts.
+template <typename MakeChange>
+absl::Status TransformFloating(at::ScalarType dtype, void* data, int64_t count, MakeChange make) {
+  switch (dtype) {
+    case at::ScalarType::Half:
+      Transform<HalfCodec>(data, count, make(float{}));
+      break;
+    case at::ScalarType::BFloat16:
+      Transform<BFloat16Codec>(data, count, make(float{}));
+      break;
+    case at::ScalarType::Float:
+      Transform<PlainCodec<float>>(data, count, make(float{}));
+      break;
+    case at::ScalarType::Double:
+      Transform<PlainCodec<double>>(data, count, make(double{}));
+      break;
+    case at::ScalarType::Float8_e4m3fn:
+      Transform<Float8Codec<c10::Float8_e4m3fn>>(data, count, make(float{}));
+      break;
+    case at::ScalarType::Float8_e5m2:
+      Transform<Float8Codec<c10::Float8_e5m2>>(data, count, make(float{}));
+      break;
+    case at::ScalarType::ComplexFloat:
+      Transform<PlainCodec<float>>(data, 2 * count, make(float{}));
+      break;
+    case at::ScalarType::ComplexDouble:
+      Transform<PlainCodec<double>>(data, 2 * count, make(double{}));
+      break;
+    default:
+      return absl::InternalError("CheckOpAllowed and the kernels know different dtypes");
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -262,35 +296,20 @@ absl::Status ApplyFactor(at::ScalarType dtype, double factor, void* data, int64_
   if (absl::Status status = CheckOpAllowed(ReduceOpKind::kPremulSum, dtype); !status.ok()) {
     return status;
   }
-  switch (dtype) {
-    case at::ScalarType::Half:
-      Scale<HalfCodec>(factor, data, count);
-      break;
-    case at::ScalarType::BFloat16:
-      Scale<BFloat16Codec>(factor, data, count);
-      break;
-    case at::ScalarType::Float:
-      Scale<PlainCodec<float>>(factor, data, count);
-      break;
-    case at::ScalarType::Double:
-      Scale<PlainCodec<double>>(factor, data, count);
-      break;
-    case at::ScalarType::Float8_e4m3fn:
-      Scale<Float8Codec<c10::Float8_e4m3fn>>(factor, data, count);
-      break;
-    case at::ScalarType::Float8_e5m2:
-      Scale<Float8Codec<c10::Float8_e5m2>>(factor, data, count);
-      break;
-    case at::ScalarType::ComplexFloat:
-      Scale<PlainCodec<float>>(factor, data, 2 * count);
-      break;
-    case at::ScalarType::ComplexDouble:
-      Scale<PlainCodec<double>>(factor, data, 2 * count);
-      break;
-    default:
-      return absl::InternalError("CheckOpAllowed and ApplyFactor know different dtypes");
+  return TransformFloating(dtype, data, count, [factor](auto acc) {
+    using Acc = decltype(acc);
+    return [scale = static_cast<Acc>(factor)](Acc value) { return value * scale; };
+  });
+}
+
+absl::Status DivideByRanks(at::ScalarType dtype, int ranks, void* data, int64_t count) {
+  if (absl::Status status = CheckOpAllowed(ReduceOpKind::kAvg, dtype); !status.ok()) {
+    return status;
   }
-  return absl::OkStatus();
+  return TransformFloating(dtype, data, count, [ranks](auto acc) {
+    using Acc = decltype(acc);
+    return [divisor = static_cast<Acc>(ranks)](Acc value) { return value / divisor; };
+  });
 }
 
 }  // namespace leafpack
