@@ -142,6 +142,7 @@ class Connector::Impl {
   Rendezvous rendezvous_;
   std::string store_problem_;
 
+  std::string listen_problem_;
   std::vector<Listener> listeners_;
   bool listeners_paused_ = false;
   absl::flat_hash_map<int, Unproven> unproven_;
@@ -203,23 +204,36 @@ absl::Status Connector::Impl::Listen() {
   if (options_.use_unix) {
     absl::StatusOr<ChannelToken> name = NewToken();
     if (!name.ok()) return name.status();
-    rendezvous_.unix_name = absl::StrCat("leafpack-");
+    rendezvous_.unix_name = "leafpack-";
     for (uint8_t byte : *name) absl::StrAppend(&rendezvous_.unix_name, absl::Hex(byte, absl::kZeroPad2));
     absl::StatusOr<TrackedFd> fd = ListenUnix(rendezvous_.unix_name, backlog);
-    if (!fd.ok()) return fd.status();
-    listeners_.push_back({*std::move(fd), true});
+    if (fd.ok()) {
+      listeners_.push_back({*std::move(fd), true});
+    } else {
+      rendezvous_.unix_name.clear();
+      listen_problem_ = std::string(fd.status().message());
+    }
   }
   if (options_.use_tcp) {
     absl::StatusOr<std::vector<TcpAddress>> addresses =
         ListenAddresses(options_.interface_name, options_.loopback_only);
-    if (!addresses.ok()) return addresses.status();
+    if (absl::IsInvalidArgument(addresses.status())) return addresses.status();
+    if (!addresses.ok()) {
+      listen_problem_ = std::string(addresses.status().message());
+      addresses.emplace();
+    }
     for (TcpAddress& address : *addresses) {
       absl::StatusOr<TrackedFd> fd = ListenTcp(address, backlog);
-      if (!fd.ok()) return fd.status();
-      listeners_.push_back({*std::move(fd), false});
-      rendezvous_.tcp.push_back(address);
+      if (fd.ok()) {
+        listeners_.push_back({*std::move(fd), false});
+        rendezvous_.tcp.push_back(address);
+      } else {
+        listen_problem_ = std::string(fd.status().message());
+      }
     }
   }
+  // One way in is enough to begin with: a host without a network still has its own ranks.
+  if (listeners_.empty()) return absl::UnavailableError(absl::StrCat("rank 0 cannot listen: ", listen_problem_));
   for (const Listener& listener : listeners_) {
     if (absl::Status status = Watch(listener.fd.get(), EPOLLIN); !status.ok()) return status;
   }
@@ -349,7 +363,7 @@ std::string Connector::Impl::Problem() const {
   if (state_ == State::kConnected) return "";
   if (state_ == State::kFailed) return std::string(status_.message());
   if (!store_problem_.empty()) return store_problem_;
-  if (coordinator()) return "";
+  if (coordinator()) return listen_problem_.empty() ? "" : absl::StrCat("rank 0 cannot listen: ", listen_problem_);
   if (!found_) return "rank 0 has not opened its channel";
   if (attempt_ == Attempt::kAwaitingReply) {
     return absl::StrCat("rank 0 took the connection at ", AddressName(), " and does not answer");

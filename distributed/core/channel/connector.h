@@ -73,8 +73,8 @@ class Connector {
   };
 
   // Touches neither sockets nor store; that begins at the first Step. `store` is under the group's own
-  // prefix; it is used from a helper thread, which is ended (or left behind, if the store blocks it)
-  // by the destructor.
+  // prefix; it is used from a helper thread, which the destructor ends: at once, or if the store
+  // blocks it, it is left behind after 100 ms.
   Connector(std::unique_ptr<KeyValueStore> store, ConnectorOptions options);
   ~Connector();
   Connector(const Connector&) = delete;
@@ -98,8 +98,8 @@ class Connector {
 
   // Rank 0: ranks that are not in yet, in order. Rank r: {0} until connected.
   std::vector<int> MissingRanks() const;
-  // What a deadline in this phase should say, e.g. "rank 0 has not opened its channel" or
-  // "rank 0's address 10.0.0.7:4711 does not answer: Connection refused".
+  // What a deadline in this phase should say, e.g. "rank 0 has not opened its channel" or "rank 0's
+  // channel at 10.0.0.7:4711 cannot be reached: Connection refused". Empty when there is nothing to say.
   std::string Problem() const;
 
   // True when all ranks are in and every one proved to be on this host. Rank 0 only knows: it tells

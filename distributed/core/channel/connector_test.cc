@@ -498,6 +498,15 @@ TEST(ConnectorTest, UnknownInterface) {
   EXPECT_THAT(std::string(zero.status().message()), AllOf(HasSubstr("no-such-if0"), HasSubstr("lo")));
 }
 
+TEST(ConnectorTest, NoWayIn) {
+  ConnectorOptions options = Options(0, 2);
+  options.use_unix = options.use_tcp = false;
+  Connector zero(NewInMemoryStore(), options);
+  EXPECT_EQ(zero.Step(), State::kFailed);
+  EXPECT_EQ(zero.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(zero.status().message()), HasSubstr("cannot listen"));
+}
+
 TEST(ConnectorTest, NamedInterface) {
   std::unique_ptr<KeyValueStore> store = NewInMemoryStore();
   ConnectorOptions options = Options(0, 2);

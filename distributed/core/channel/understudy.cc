@@ -294,6 +294,16 @@ void Understudy::Registration::Poke() {
   impl.wake_->Signal();
 }
 
+void Understudy::Registration::EnsureArmed() {
+  if (generation_ != ForkGeneration()) return;
+  Impl& impl = *owner_->impl_;
+  absl::MutexLock lock(&impl.mutex_);
+  const auto it = impl.entries_.find(id_);
+  if (it == impl.entries_.end() || it->second->poked || !it->second->AnyDisarmed()) return;
+  it->second->poked = true;
+  impl.wake_->Signal();
+}
+
 void Understudy::Registration::WakeBy(absl::Time time) {
   if (generation_ != ForkGeneration()) return;
   Impl& impl = *owner_->impl_;

@@ -59,8 +59,11 @@ class Understudy {
     void Unwatch(int fd);
     // A caller serves the group: ticks before the next look do not re-arm. Cheap (one atomic add).
     void NoteUse();
-    // Calls OnTick soon, e.g. after an async post.
+    // Calls OnTick soon.
     void Poke();
+    // Poke, but only if a descriptor is disarmed: after an async post, whose answer should not wait
+    // for a tick. Cheap when all are armed.
+    void EnsureArmed();
     // Calls OnTick at `time`, if that is sooner than what is set.
     void WakeBy(absl::Time time);
 

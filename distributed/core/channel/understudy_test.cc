@@ -127,6 +127,31 @@ TEST(UnderstudyTest, StreamOfCallsWakesItOnce) {
   EXPECT_TRUE(Eventually([&] { return client.ready >= 2; }));
 }
 
+TEST(UnderstudyTest, EnsureArmedActsOnDisarmedOnly) {
+  WakeEvent event;
+  CountingClient client;
+  std::atomic<bool> leading{true};
+  client.on_ready = client.on_tick = [&] {
+    if (leading) return Next{.rearm = false};
+    event.Drain();
+    return Next{};
+  };
+  auto registration = Register(client);
+  ASSERT_TRUE(registration->Watch(event.fd(), false).ok());
+  registration->EnsureArmed();
+  absl::SleepFor(absl::Milliseconds(30));
+  EXPECT_EQ(client.ticks, 0);
+  event.Signal();
+  ASSERT_TRUE(Eventually([&] { return client.ready == 1; }));
+  leading = false;
+  registration->NoteUse();
+  const int before = client.ticks;
+  registration->EnsureArmed();
+  ASSERT_TRUE(Eventually([&] { return client.ticks > before; }));
+  event.Signal();
+  EXPECT_TRUE(Eventually([&] { return client.ready == 2; }));
+}
+
 TEST(UnderstudyTest, WakeByAndPoke) {
   CountingClient client;
   auto registration = Register(client);
