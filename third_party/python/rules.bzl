@@ -140,7 +140,10 @@ _py_test = rule(
     attrs = _PROGRAM_ATTRS,
 )
 
-def leafpack_py_test(name, size, deps = [], pytest = True, **kwargs):
+# What needs the extension module: the interpreter does not carry a sanitizer's run-time.
+_TAGS = ["no-sanitizer"]
+
+def leafpack_py_test(name, size, deps = [], pytest = True, tags = [], **kwargs):
     """A Python test: a file of pytest tests, or with pytest = False a program that exits with 0.
 
     torch, tensordict and pytest are importable in every test.
@@ -149,6 +152,7 @@ def leafpack_py_test(name, size, deps = [], pytest = True, **kwargs):
         name = name,
         size = size,
         pytest = pytest,
+        tags = tags + _TAGS,
         deps = deps + ["@libtorch//:python_package", "@pypi_test//:site_packages"],
         **kwargs
     )
@@ -209,7 +213,7 @@ def leafpack_py_extension(
         name = name + "_exports",
         outs = [script],
         cmd = "echo '{ global: PyInit_%s; local: *; };' > $@" % module,
-        tags = tags,
+        tags = tags + _TAGS,
     )
     leafpack_cc_binary(
         name = linked,
@@ -223,14 +227,14 @@ def leafpack_py_extension(
             "-Wl,--version-script=$(location %s)" % script,
         ],
         linkshared = True,
-        tags = tags,
+        tags = tags + _TAGS,
         testonly = testonly,
         deps = deps + ["@libtorch//:python"],
     )
     _extension(
         name = name + ".so",
         linked = linked,
-        tags = tags,
+        tags = tags + _TAGS,
         testonly = testonly,
         visibility = visibility,
     )
