@@ -1,6 +1,8 @@
 """leafpack_repositories() declares every external repository that leafpack's targets use.
 
-Call it in the WORKSPACE of a repository that depends on leafpack; it needs no second macro.
+Call it in the WORKSPACE of a repository that depends on leafpack; it needs no second macro. That
+repository's .bazelrc needs `build --cxxopt=-std=c++20 --host_cxxopt=-std=c++20`.
+
 A repository that the caller has declared before under the same name is left alone, and a
 repository that no built target needs is never fetched.
 """

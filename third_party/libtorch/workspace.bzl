@@ -43,7 +43,9 @@ def _libtorch_impl(ctx):
     python = find_python(ctx)
     if python:
         compile_site(ctx, python, "site")
-    ctx.template("BUILD.bazel", ctx.attr._build_file, executable = False)
+    ctx.template("BUILD.bazel", ctx.attr._build_file, {
+        "%{rules}": str(Label("//third_party/python:rules.bzl")),
+    }, executable = False)
     ctx.file("WORKSPACE", "workspace(name = \"%s\")\n" % ctx.name, executable = False)
 
 _libtorch = repository_rule(

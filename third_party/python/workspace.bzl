@@ -30,6 +30,7 @@ def _local_python_impl(ctx):
         ctx.file("venv/bin/python3", "")
         ctx.file("venv/pyvenv.cfg", "")
     ctx.template("BUILD.bazel", ctx.attr._build_file, {
+        "%{rules}": str(Label("//third_party/python:rules.bzl")),
         "%{compatible}": "[]" if found else "[\"@platforms//:incompatible\"]",
         "%{tag}": "%s-%s-%s" % (tag, tag, found["platform"] if found else "none"),
     }, executable = False)
@@ -68,7 +69,9 @@ def _wheels_impl(ctx):
             ctx.delete(archive)
         ctx.delete("wheels")
         compile_site(ctx, found, "site")
-    ctx.template("BUILD.bazel", ctx.attr._build_file, executable = False)
+    ctx.template("BUILD.bazel", ctx.attr._build_file, {
+        "%{rules}": str(Label("//third_party/python:rules.bzl")),
+    }, executable = False)
 
 _wheels = repository_rule(
     implementation = _wheels_impl,
