@@ -47,7 +47,8 @@ absl::StatusOr<std::shared_ptr<DataContext>> EngineImpl::EnterData(
   const auto my_turn = [&] {
     mu_.AssertHeld();
     return call.ended ||
-           (call.granted && stopped_epoch_ != call.epoch && *turnstile_.begin() == call.number);
+           (call.granted && stopped_epoch_ != call.epoch && call.epoch >= first_live_epoch_ &&
+            *turnstile_.begin() == call.number);
   };
   const auto opened = [&] {
     mu_.AssertHeld();
@@ -163,9 +164,14 @@ std::shared_ptr<EpochData> EngineImpl::StartOpening(uint32_t epoch, absl::Time d
     // A grant that crossed its deadline has a second; so has what it opens.
     const absl::Time until = std::max(
         deadline, absl::Now() + absl::Nanoseconds(protocol::kGrace));
-    RunInHelperThread([self = shared_from_this(), opening = data, until] {
-      self->OpenContext(opening, until);
-    });
+    const absl::Status started =
+        RunInHelperThread([self = shared_from_this(), opening = data, until] {
+          self->OpenContext(opening, until);
+        });
+    if (!started.ok()) {
+      data->opened = true;
+      data->status = started;
+    }
   }
   return data;
 }
@@ -262,7 +268,7 @@ absl::Status EngineImpl::FreeDeadContexts(absl::Time deadline) {
 }
 
 void EngineImpl::AbortEpoch(uint32_t epoch, Deferred& out) {
-  if (stopped_epoch_ == epoch) stopped_epoch_.reset();
+  first_live_epoch_ = std::max(first_live_epoch_, epoch + 1);
   auto found = epochs_.find(epoch);
   if (found == epochs_.end()) return;
   std::shared_ptr<EpochData> data = std::move(found->second);

@@ -105,7 +105,7 @@ class EngineImpl final : public Engine,
  public:
   // Never destroyed in a forked child: what it owns belongs to the parent.
   static std::shared_ptr<EngineImpl> Create(EngineConfig config);
-  ~EngineImpl() override;
+  ~EngineImpl() override = default;  // was shut down by the last handle of its group
 
   GroupRank rank() const override { return config_.rank; }
   int size() const override { return config_.size; }
@@ -120,7 +120,7 @@ class EngineImpl final : public Engine,
   void RunInWorker(absl::AnyInvocable<void()> task) override;
   void RememberError(absl::Status status) override;
   absl::Status Shutdown(absl::Duration timeout) override;
-  // The exit hook's: like Shutdown, but neither waits for threads nor frees what backends made.
+  // The exit hook's: like Shutdown, but does not free what backends made.
   void ShutdownAtExit(absl::Time until);
 
   Understudy::Next OnReady(absl::Time now) override;
@@ -142,6 +142,7 @@ class EngineImpl final : public Engine,
   struct Peer {
     Link link;
     protocol::RecordParser parser;
+    std::vector<protocol::Record> held;  // from a WITHDRAW on, while other links are still unread
     bool watched = false;        // by the understudy
     bool write_watched = false;  // for writing too
     bool gone = false;  // the machines know
@@ -149,6 +150,8 @@ class EngineImpl final : public Engine,
 
   // Digests that are remembered as agreed.
   static constexpr size_t kMaxAgreed = 4096;
+  // Rank 0 reads what has arrived before it posts if nobody did for so long: it may have been stopped.
+  static constexpr protocol::SteadyNanos kStale = 100 * protocol::kMillisecond;
   // What one read takes at most.
   static constexpr size_t kScratchBytes = size_t{64} << 10;
 
@@ -170,6 +173,7 @@ class EngineImpl final : public Engine,
   void Drain(protocol::SteadyNanos now, Deferred& out) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void StepConnector(protocol::SteadyNanos now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool ReadPeer(int index, protocol::SteadyNanos now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void HandHeldRecords(protocol::SteadyNanos now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void FailPeer(int index, protocol::LostKind kind, std::string_view reason,
                 protocol::SteadyNanos now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ClosePeer(Peer& peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -257,6 +261,8 @@ class EngineImpl final : public Engine,
   // Rank 0: one for each group rank, its own unused. Other ranks: one, to rank 0.
   std::vector<std::unique_ptr<Peer>> peers_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<char[]> scratch_ ABSL_GUARDED_BY(mu_);
+  bool any_held_ ABSL_GUARDED_BY(mu_) = false;  // some peer's `held` is not empty
+  protocol::SteadyNanos pumped_at_ ABSL_GUARDED_BY(mu_) = 0;
   std::unique_ptr<Understudy::Registration> registration_ ABSL_GUARDED_BY(mu_);
 
   // Calls that have not ended, by number.
@@ -270,6 +276,7 @@ class EngineImpl final : public Engine,
   // Data calls that were granted and have not left the turnstile, by number.
   std::set<uint64_t> turnstile_ ABSL_GUARDED_BY(mu_);
   std::optional<uint32_t> stopped_epoch_ ABSL_GUARDED_BY(mu_);  // enqueues nothing more
+  uint32_t first_live_epoch_ ABSL_GUARDED_BY(mu_) = 0;          // earlier ones were aborted
   std::map<uint32_t, std::shared_ptr<EpochData>> epochs_ ABSL_GUARDED_BY(mu_);  // live
   std::vector<std::shared_ptr<EpochData>> dead_ ABSL_GUARDED_BY(mu_);
 

@@ -110,8 +110,13 @@ bool EngineImpl::ReadPeer(int index, SteadyNanos now) {
           }
           if (!record->has_value()) return true;
           if (coordinator_.has_value()) {
-            coordinator_->OnRecord(static_cast<uint32_t>(index), **std::move(record), now,
-                                   coordinator_actions_);
+            if ((*record)->type == protocol::RecordType::kWithdraw || !peer.held.empty()) {
+              peer.held.push_back(**std::move(record));
+              any_held_ = true;
+            } else {
+              coordinator_->OnRecord(static_cast<uint32_t>(index), **std::move(record), now,
+                                     coordinator_actions_);
+            }
           } else if (absl::Status s =
                          machine_.OnRecord(**std::move(record), now, rank_actions_);
                      !s.ok()) {
@@ -128,11 +133,28 @@ bool EngineImpl::ReadPeer(int index, SteadyNanos now) {
   return state != Link::ReadState::kMore;
 }
 
+// A WITHDRAW asks who is missing: that is known once what has arrived from all ranks was read.
+void EngineImpl::HandHeldRecords(SteadyNanos now) {
+  if (!any_held_) return;
+  any_held_ = false;
+  for (size_t r = 1; r < peers_.size(); ++r) {
+    std::vector<Record> held = std::exchange(peers_[r]->held, {});
+    for (Record& record : held) {
+      coordinator_->OnRecord(static_cast<uint32_t>(r), std::move(record), now, coordinator_actions_);
+    }
+  }
+}
+
 void EngineImpl::FailPeer(int index, protocol::LostKind kind, std::string_view reason,
                           SteadyNanos now) {
   Peer& peer = *peers_[static_cast<size_t>(index)];
   if (peer.gone) return;
   const std::string why(reason);  // closing drops the link's own text
+  for (Record& record : std::exchange(peer.held, {})) {
+    // What it sent before comes first.
+    coordinator_->OnRecord(static_cast<uint32_t>(index), std::move(record), now,
+                           coordinator_actions_);
+  }
   ClosePeer(peer);
   if (coordinator_.has_value()) {
     coordinator_->OnLost(static_cast<uint32_t>(index), kind, why, now, coordinator_actions_);
@@ -277,10 +299,12 @@ absl::StatusOr<std::string> EngineImpl::ReduceFrame(uint64_t number,
 
 void EngineImpl::Pump(Deferred& out) {
   const SteadyNanos now = SteadyNow();
+  pumped_at_ = now;
   StepConnector(now);
   bool drained = true;
   if (coordinator_.has_value()) {
     for (int r = 1; r < config_.size; ++r) drained &= ReadPeer(r, now);
+    HandHeldRecords(now);
   } else {
     drained = ReadPeer(0, now);
   }
@@ -349,11 +373,7 @@ void EngineImpl::Execute(Deferred& deferred, bool in_understudy) {
         self->WakeWaiters();
       };
       // An abort may take milliseconds, which the other groups should not have to wait for.
-      if (in_understudy) {
-        RunInHelperThread(std::move(abort));
-      } else {
-        abort();
-      }
+      if (!in_understudy || !RunInHelperThread(abort).ok()) abort();
     }
     for (auto& [number, describe] : work.manifests) {
       std::vector<protocol::ManifestEntry> entries;

@@ -77,11 +77,6 @@ EngineImpl::EngineImpl(EngineConfig config)
   }
 }
 
-EngineImpl::~EngineImpl() {
-  // The last handle of the group has shut the engine down; this is for engines that never had one.
-  Close(absl::Now());
-}
-
 absl::Status EngineImpl::CheckUsable() const {
   return fork_generation_ == ForkGeneration() ? absl::OkStatus() : ForkedError();
 }
@@ -187,6 +182,7 @@ void EngineImpl::PostLocked(const std::shared_ptr<CallState>& call, protocol::Ca
   if (spec.check == CheckMode::kFirst && config_.backend->MustEnqueueInCallerThread()) {
     issue.trusted = agreed_.contains(spec.digest);
   }
+  if (coordinator_.has_value() && !leading_ && SteadyNow() - pumped_at_ > kStale) Pump(out);
   // The call may end or be granted while it is issued, so it is entered before.
   call->number = machine_.issued() + 1;
   calls_.emplace(call->number, call);
@@ -194,7 +190,7 @@ void EngineImpl::PostLocked(const std::shared_ptr<CallState>& call, protocol::Ca
   machine_.Issue(std::move(issue), now, rank_actions_);
   Drain(now, out);
   NoteChange();
-  if (spec.async && !leading_ && !call->ended) registration_->Poke();
+  if (spec.async && !leading_ && !call->ended) registration_->EnsureArmed();
 }
 
 void EngineImpl::IssueRefusal(std::string_view reason, Deferred& out) {

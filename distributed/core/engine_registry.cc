@@ -1,7 +1,5 @@
 #include "distributed/core/engine_registry.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -13,11 +11,14 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 
 #include "distributed/core/channel/fork.h"
+#include "distributed/core/channel/thread.h"
 #include "distributed/core/engine_impl.h"
 
 namespace leafpack {
@@ -82,20 +83,29 @@ void RegisterEngine(const std::shared_ptr<EngineImpl>& engine) {
 
 bool ProcessIsExiting() { return exiting; }
 
-void RunInHelperThread(absl::AnyInvocable<void()> task) {
+absl::Status RunInHelperThread(absl::AnyInvocable<void()> task) {
   Registry& registry = TheRegistry();
   {
     absl::MutexLock lock(&registry.mu);
     ++registry.helpers;
   }
-  std::thread([&registry, task = std::move(task)]() mutable {
-    pthread_setname_np(pthread_self(), "leafpack-help");
-    std::move(task)();
-    task = nullptr;  // what it held is gone before the thread counts as ended
+  const auto ended = [&registry] {
     absl::MutexLock lock(&registry.mu);
     --registry.helpers;
     registry.changed.SignalAll();
-  }).detach();
+  };
+  absl::StatusOr<std::thread> thread =
+      StartThread("leafpack-help", [ended, task = std::move(task)]() mutable {
+        task();
+        task = nullptr;  // what it held is gone before the thread counts as ended
+        ended();
+      });
+  if (thread.ok()) {
+    thread->detach();
+  } else {
+    ended();
+  }
+  return thread.status();
 }
 
 int HelperThreads() {

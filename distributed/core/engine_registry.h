@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
 
 namespace leafpack {
 
@@ -18,8 +19,9 @@ void RegisterEngine(const std::shared_ptr<EngineImpl>& engine);
 bool ProcessIsExiting();
 
 // Runs `task` in a thread of its own, for what may block (opening a data context). The exit hook
-// waits for these threads as long as it waits for anything.
-void RunInHelperThread(absl::AnyInvocable<void()> task);
+// waits for these threads as long as it waits for anything. Unavailable when the system refuses a
+// thread; the task is not run then.
+absl::Status RunInHelperThread(absl::AnyInvocable<void()> task);
 
 // Threads of RunInHelperThread that have not ended; for tests.
 int HelperThreads();

@@ -94,9 +94,13 @@ bool EngineImpl::Close(absl::Time until) {
     }
     if (connector_fd_ >= 0) registration_->Unwatch(connector_fd_);
     connector_fd_ = -1;
+    // Whoever still waits is not left waiting.
+    machine_.OnLinkLost("the group was shut down", SteadyNow(), rank_actions_);
+    Drain(SteadyNow(), deferred);
     registration = std::move(registration_);
     WakeWaiters();
   }
+  if (!deferred.empty()) Execute(deferred);
   registration.reset();  // waits for the understudy, which takes the mutex
   std::unique_ptr<Connector> connector;
   {
@@ -132,6 +136,7 @@ absl::Status EngineImpl::Shutdown(absl::Duration timeout) {
 
 void EngineImpl::ShutdownAtExit(absl::Time until) {
   Close(until);
+  worker_.Stop(until);
   absl::MutexLock lock(&mu_);
   if (epochs_.empty() && dead_.empty()) return;
   new auto(std::move(epochs_));

@@ -1,14 +1,15 @@
 #include "distributed/core/engine_worker.h"
 
-#include <pthread.h>
-
 #include <memory>
 #include <thread>
 #include <utility>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+
+#include "distributed/core/channel/thread.h"
 
 namespace leafpack {
 
@@ -23,12 +24,16 @@ void WorkerQueue::Run(absl::AnyInvocable<void()> task) {
     absl::MutexLock lock(&shared_->mu);
     if (!shared_->stopped) {
       if (!shared_->started) {
-        shared_->started = true;
-        std::thread([shared = shared_] { Loop(shared); }).detach();
+        absl::StatusOr<std::thread> thread =
+            StartThread("leafpack-work", [shared = shared_] { Loop(shared); });
+        if (thread.ok()) thread->detach();
+        shared_->started = thread.ok();
       }
-      shared_->tasks.push_back(std::move(task));
-      shared_->changed.SignalAll();
-      return;
+      if (shared_->started) {
+        shared_->tasks.push_back(std::move(task));
+        shared_->changed.SignalAll();
+        return;
+      }
     }
   }
   task();
@@ -48,7 +53,6 @@ bool WorkerQueue::Stop(absl::Time until) {
 }
 
 void WorkerQueue::Loop(const std::shared_ptr<Shared>& shared) {
-  pthread_setname_np(pthread_self(), "leafpack-work");
   absl::AnyInvocable<void()> task;
   shared->mu.Lock();
   shared->thread = std::this_thread::get_id();

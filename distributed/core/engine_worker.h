@@ -22,7 +22,7 @@ class WorkerQueue {
   WorkerQueue(const WorkerQueue&) = delete;
   WorkerQueue& operator=(const WorkerQueue&) = delete;
 
-  // Queues `task`. After Stop it is run at once by the caller instead.
+  // Queues `task`. After Stop, or when the system refuses a thread, the caller runs it at once.
   void Run(absl::AnyInvocable<void()> task);
   // Takes no more tasks and waits until those that are queued have run, or until `until`; false when
   // some are left (they still run). From a task of its own it does not wait.
