@@ -26,9 +26,6 @@ const char* __tsan_default_suppressions() {
   return "race:libtorch_cpu.so\n"
          "race:libc10.so\n"
          "race:libgomp.so\n"
-         "called_from_lib:libtorch_cpu.so\n"
-         "called_from_lib:libc10.so\n"
-         "called_from_lib:libgomp.so\n"
          // Inline in c10's headers: the last reference is often dropped inside libtorch, whose
          // half of the count's ordering is not seen.
          "race:c10::intrusive_ptr\n"
