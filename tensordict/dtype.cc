@@ -16,7 +16,10 @@ static_assert(static_cast<int>(c10::ScalarType::Float8_e5m2) == 23);
 static_assert(static_cast<int>(c10::ScalarType::UInt16) == 27);
 static_assert(static_cast<int>(c10::ScalarType::UInt64) == 29);
 
-uint8_t DtypeCode(c10::ScalarType dtype) { return static_cast<uint8_t>(dtype); }
+uint8_t DtypeCode(c10::ScalarType dtype) {
+  // torch keeps Undefined behind the last dtype, where it moves.
+  return dtype == c10::ScalarType::Undefined ? 255 : static_cast<uint8_t>(dtype);
+}
 
 std::string_view DtypeName(c10::ScalarType dtype) {
   switch (dtype) {

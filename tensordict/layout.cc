@@ -102,6 +102,9 @@ absl::Status ReadLeaf(const at::Tensor& tensor, const NestedKey& path, LeafInfo&
   }
   // A copy-on-write tensor gets memory of its own here, before addresses are compared.
   if (info.numel > 0) (void)tensor.mutable_data_ptr();
+  if (info.numel > 0 && impl.unsafe_storage().data() == nullptr && !tensor.is_meta()) {
+    return Unsupported(path, "a tensor whose memory is not allocated");
+  }
   const at::IntArrayRef strides = tensor.strides();
   info.strides.assign(strides.begin(), strides.end());
   info.storage_offset = tensor.storage_offset();
@@ -228,7 +231,8 @@ Digest128 StrideDigestOf(const std::vector<LeafInfo>& leaves) {
   DigestBuilder builder("leafpack strides 1");
   builder.Reserve(64 + leaves.size() * 40);
   for (const LeafInfo& info : leaves) {
-    if (info.kind != LeafKind::kDense || info.alias_of >= 0) continue;
+    // Aliases too: one may stand for its group in a plan that leaves the first out.
+    if (info.kind != LeafKind::kDense) continue;
     builder.U8(info.lazy_conj_or_neg ? 1 : 0);
     builder.U8(info.follows >= 0 ? 1 : 0);
     // A stride says something only if there is a second index.

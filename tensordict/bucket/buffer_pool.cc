@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <exception>
 #include <memory>
 #include <new>
@@ -51,7 +50,7 @@ struct BufferPool::State {
 
   const int64_t max_free_bytes;
   absl::Mutex mutex;
-  std::deque<std::unique_ptr<Slab>> free ABSL_GUARDED_BY(mutex);  // the oldest first
+  std::vector<std::unique_ptr<Slab>> free ABSL_GUARDED_BY(mutex);  // the oldest first
   Stats stats ABSL_GUARDED_BY(mutex);
 
   void TakeBack(std::unique_ptr<Slab> slab) {
@@ -64,7 +63,7 @@ struct BufferPool::State {
     while (stats.free_bytes > max_free_bytes) {
       stats.free_bytes -= free.front()->capacity;
       doomed.push_back(std::move(free.front()));
-      free.pop_front();
+      free.erase(free.begin());
     }
   }
 };
@@ -167,7 +166,7 @@ absl::StatusOr<BufferPool::Buffer> BufferPool::Acquire(int64_t bytes, c10::Devic
 }
 
 void BufferPool::Trim() {
-  std::deque<std::unique_ptr<Slab>> doomed;
+  std::vector<std::unique_ptr<Slab>> doomed;
   absl::MutexLock lock(&state_->mutex);
   std::swap(doomed, state_->free);
   state_->stats.free_bytes = 0;
