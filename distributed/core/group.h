@@ -32,7 +32,7 @@ class Engine;  // distributed/core/engine.h: the calls of one group
 struct GroupOptions {
   std::string backend = "gloo";                    // a name from BackendNames()
   absl::Duration timeout = absl::Minutes(5);       // of calls that give none; > 0
-  std::string interface_name;                      // network interface; empty: chosen
+  std::string interface_name{};                    // network interface; empty: chosen
 };
 
 class Group {

@@ -41,7 +41,7 @@ struct AllReduceOptions {
   LeafFilter leaves = LeafFilter::All();
   // Part of the agreement: a mix-up of two calls with equal layouts becomes an error. At most 256
   // bytes.
-  std::string name;
+  std::string name{};
   OnFailure on_failure = OnFailure::kReport;
   // kFirst and kOff matter to backends that enqueue on devices; host backends agree on every call.
   CheckMode check = CheckMode::kAlways;
@@ -49,7 +49,7 @@ struct AllReduceOptions {
   // kRestore the whole tree is staged instead.
   int64_t max_in_flight_bytes = int64_t{64} << 20;
   // Asked about every 50 ms by the waits of a synchronous call; true gives the call up.
-  InterruptCheck interrupt;
+  InterruptCheck interrupt{};
   // If not null, filled by a synchronous call with where its time went.
   AllReduceStats* stats = nullptr;
 };
