@@ -35,7 +35,8 @@ class AllReduceOperation : public TreeOperation {
   // Checks, plans and posts. On an error the other ranks have been told.
   static absl::StatusOr<std::shared_ptr<AllReduceOperation>> Post(const FlatTree& tree,
                                                                   const Group& group,
-                                                                  const AllReduceOptions& options);
+                                                                  const AllReduceOptions& options,
+                                                                  bool async);
 
   std::optional<absl::Status> RunUntil(absl::Time until, const InterruptCheck& interrupt) override;
   void Cancel() override { call_->Cancel(); }
@@ -108,7 +109,7 @@ absl::Status AllReduceOperation::Prepare(const FlatTree& tree, const Group& grou
 }
 
 absl::StatusOr<std::shared_ptr<AllReduceOperation>> AllReduceOperation::Post(
-    const FlatTree& tree, const Group& group, const AllReduceOptions& options) {
+    const FlatTree& tree, const Group& group, const AllReduceOptions& options, bool async) {
   Engine& engine = group.engine();
   std::shared_ptr<AllReduceOperation> operation(new AllReduceOperation(group, options));
   operation->cache_ = PlanCache::Of(engine);
@@ -146,6 +147,7 @@ absl::StatusOr<std::shared_ptr<AllReduceOperation>> AllReduceOperation::Post(
   spec.restore = operation->restore_ && !plan->is_frame;  // a frame is all or nothing anyway
   // Host backends die of what an unchecked call lets through, so theirs are always checked.
   spec.check = engine.backend().MustEnqueueInCallerThread() ? options.check : CheckMode::kAlways;
+  spec.async = async;
   spec.is_frame = plan->is_frame;
   if (plan->is_frame) {
     if (engine.size() > 1) {
@@ -264,7 +266,7 @@ std::vector<std::string> AllReduceOperation::PathsDone(const BucketPlan& plan,
 
 absl::Status AllReduce(const FlatTree& tree, const Group& group, const AllReduceOptions& options) {
   absl::StatusOr<std::shared_ptr<internal::AllReduceOperation>> operation =
-      internal::AllReduceOperation::Post(tree, group, options);
+      internal::AllReduceOperation::Post(tree, group, options, /*async=*/false);
   if (!operation.ok()) return operation.status();
   const std::optional<absl::Status> status =
       (*operation)->RunUntil(absl::InfiniteFuture(), options.interrupt);
@@ -280,7 +282,7 @@ absl::Status AllReduce(const TensorDict& tree, const Group& group,
 absl::StatusOr<TreeWork> AllReduceAsync(const FlatTree& tree, const Group& group,
                                         const AllReduceOptions& options) {
   absl::StatusOr<std::shared_ptr<internal::AllReduceOperation>> operation =
-      internal::AllReduceOperation::Post(tree, group, options);
+      internal::AllReduceOperation::Post(tree, group, options, /*async=*/true);
   if (!operation.ok()) return operation.status();
   auto run = std::make_shared<internal::OperationRun>(group, *operation);
   (*operation)->set_run(run);

@@ -147,7 +147,7 @@ TEST_P(AllReduceLayouts, ALeafKeepsToItself) {
       const at::Tensor channels_last =
           base(2 * 3 * n * n).view({2, 3, n, n}).contiguous(at::MemoryFormat::ChannelsLast);
       const at::Tensor size_one = base(n).view({n, 1}).as_strided({n, 1}, {1, 77});
-      const at::Tensor scalar = base(1).view({});
+      const at::Tensor scalar = base(1).view(at::IntArrayRef());
       const at::Tensor tied = base(n);
       const at::Tensor neighbours = base(3 * n);
 
@@ -179,7 +179,10 @@ TEST_P(AllReduceLayouts, ALeafKeepsToItself) {
       for (const Leaf& leaf : leaves) ASSERT_OK(tree.Set(leaf.path, leaf.leaf));
       ASSERT_OK(AllReduce(tree, group, {.bucketing = bucketing.bucketing}));
       for (const Leaf& leaf : leaves) {
-        EXPECT_TRUE(at::equal(leaf.leaf, leaf.expected)) << bucketing.name << " " << leaf.path;
+        EXPECT_TRUE(at::equal(leaf.leaf, leaf.expected))
+            << bucketing.name << " " << leaf.path << ": the first element is "
+            << leaf.leaf.flatten()[0].item<float>() << ", expected "
+            << leaf.expected.flatten()[0].item<float>();
       }
       EXPECT_TRUE(at::equal(strided.slice(0, 1, 2 * n * n, 2), strided_gaps)) << bucketing.name;
       EXPECT_TRUE(at::equal(left_right.slice(1, n / 2, n / 2 + 1), middle)) << bucketing.name;
@@ -409,7 +412,7 @@ TEST(AllReduceTest, VersionCountersAreBumpedAndNoGradientIsRecorded) {
       const at::Tensor plain = at::ones({numel});
       const auto weight_version = weight._version();
       const auto plain_version = plain._version();
-      const at::Tensor loss = (weight * weight).sum();  // saves the old value of weight
+      const at::Tensor loss = weight.mul(weight).sum();  // saves the old value of weight
       TensorDict tree;
       ASSERT_OK(tree.Set("weight", weight));
       ASSERT_OK(tree.Set("plain", plain));
