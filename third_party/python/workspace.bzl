@@ -87,7 +87,7 @@ def local_python(name):
     _local_python(name = name)
 
 def pypi_test(name):
-    _wheels(name = name, requirements = "//third_party/python:test.txt")
+    _wheels(name = name, requirements = Label("//third_party/python:test.txt"))
 
 def pypi_twine(name):
-    _wheels(name = name, requirements = "//third_party/python:twine.txt")
+    _wheels(name = name, requirements = Label("//third_party/python:twine.txt"))
