@@ -208,6 +208,7 @@ absl::Status AllReduceOperation::RunData(const InterruptCheck& interrupt) {
   options.order = strides_agree ? PackOrder::kMemory : PackOrder::kLogical;
   options.stage = restore_;
   options.max_in_flight_bytes = max_in_flight_bytes_;
+  options.interrupt = interrupt;
   std::vector<size_t> missing;  // of each bucket that the handle knows: leaves without result
   if (run != nullptr) {
     for (const Bucket& bucket : plan_->buckets.buckets) missing.push_back(bucket.slots.size());

@@ -35,13 +35,21 @@ absl::Status BucketPipeline::Run() {
            in_flight_bytes_ + plan_.buckets[i].bytes > options_.max_in_flight_bytes) {
       status = WaitForFront();
     }
-    if (status.ok()) status = call_.Poll();
+    if (status.ok()) status = Poll();
     if (status.ok()) status = Enqueue(i);
     if (status.ok()) status = FinishWhatIsDone();
   }
   call_.LeaveTurnstile();
   while (status.ok() && !in_flight_.empty()) status = WaitForFront();
   return status;
+}
+
+absl::Status BucketPipeline::Poll() {
+  if (absl::Status status = call_.Poll(); !status.ok() || !options_.interrupt) return status;
+  const absl::Time now = absl::Now();
+  if (now - asked_at_ < kWaitSlice) return absl::OkStatus();
+  asked_at_ = now;
+  return options_.interrupt() ? absl::CancelledError("interrupted") : absl::OkStatus();
 }
 
 absl::StatusOr<PackedBucket> BucketPipeline::PackNext(const Bucket& bucket) {
@@ -94,7 +102,7 @@ absl::Status BucketPipeline::WaitForFront() {
     }();
     if (!done.ok()) return done.status();
     if (*done) return FinishFront();
-    if (absl::Status status = call_.Poll(); !status.ok()) return status;
+    if (absl::Status status = Poll(); !status.ok()) return status;
   }
 }
 

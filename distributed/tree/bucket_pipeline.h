@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 
 #include "distributed/core/backend.h"
@@ -34,8 +35,10 @@ class BucketPipeline {
     bool stage = false;
     // Packed bytes in flight stay under this; a bucket that is larger goes alone.
     int64_t max_in_flight_bytes = 0;
+    // Asked about every kWaitSlice; true ends the run with Cancelled.
+    InterruptCheck interrupt{};
     // Called in this thread when the leaves of bucket i hold their result.
-    std::function<void(size_t)> on_bucket_done;
+    std::function<void(size_t)> on_bucket_done{};
   };
 
   // All references outlive the pipeline.
@@ -66,6 +69,8 @@ class BucketPipeline {
     std::unique_ptr<DataWork> work;
   };
 
+  // Serves the channel; an error when the call was ended or is interrupted.
+  absl::Status Poll();
   absl::Status Enqueue(size_t index);
   absl::Status WaitForFront();
   // Takes the front off; its work is over.
@@ -84,6 +89,7 @@ class BucketPipeline {
   int64_t in_flight_bytes_ = 0;  // of owned buffers
   std::vector<InFlight> staged_;
   std::vector<size_t> done_;
+  absl::Time asked_at_ = absl::Now();  // when `interrupt` was asked last
   int direct_started_ = 0;
   int direct_done_ = 0;
 };
