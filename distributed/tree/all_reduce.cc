@@ -33,7 +33,7 @@ std::string CallName(std::string_view name) {
 class AllReduceOperation : public TreeOperation {
  public:
   // Checks, plans and posts. On an error the other ranks have been told.
-  static absl::StatusOr<std::shared_ptr<AllReduceOperation>> Post(const FlatTree& tree,
+  static absl::StatusOr<std::shared_ptr<AllReduceOperation>> Post(FlatTree tree,
                                                                   const Group& group,
                                                                   const AllReduceOptions& options,
                                                                   bool async);
@@ -59,7 +59,7 @@ class AllReduceOperation : public TreeOperation {
         restore_(options.on_failure == OnFailure::kRestore),
         max_in_flight_bytes_(options.max_in_flight_bytes) {}
 
-  absl::Status Prepare(const FlatTree& tree, const Group& group, const AllReduceOptions& options);
+  absl::Status Prepare(FlatTree tree, const Group& group, const AllReduceOptions& options);
   absl::Status FinishFrame();
   absl::Status RunData(const InterruptCheck& interrupt);
   std::vector<std::string> PathsOf(const Bucket& bucket) const;
@@ -79,7 +79,7 @@ class AllReduceOperation : public TreeOperation {
   AllReduceStats stats_;
 };
 
-absl::Status AllReduceOperation::Prepare(const FlatTree& tree, const Group& group,
+absl::Status AllReduceOperation::Prepare(FlatTree tree, const Group& group,
                                          const AllReduceOptions& options) {
   if (options.timeout <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError(
@@ -94,7 +94,7 @@ absl::Status AllReduceOperation::Prepare(const FlatTree& tree, const Group& grou
                                                    " bytes; at most ", kMaxNameBytes,
                                                    " are allowed"));
   }
-  tree_ = cache_->Select(tree, options.leaves);
+  tree_ = cache_->Select(std::move(tree), options.leaves);
   absl::StatusOr<std::shared_ptr<const CallPlan>> plan =
       cache_->Get(tree_,
                   {.op = options.op.kind,
@@ -109,7 +109,7 @@ absl::Status AllReduceOperation::Prepare(const FlatTree& tree, const Group& grou
 }
 
 absl::StatusOr<std::shared_ptr<AllReduceOperation>> AllReduceOperation::Post(
-    const FlatTree& tree, const Group& group, const AllReduceOptions& options, bool async) {
+    FlatTree tree, const Group& group, const AllReduceOptions& options, bool async) {
   Engine& engine = group.engine();
   std::shared_ptr<AllReduceOperation> operation(new AllReduceOperation(group, options));
   operation->cache_ = PlanCache::Of(engine);
@@ -120,7 +120,7 @@ absl::StatusOr<std::shared_ptr<AllReduceOperation>> AllReduceOperation::Post(
   CallSpec spec;
   {
     ScopedStopwatch watch(operation->stats_.prepare);
-    absl::Status status = operation->Prepare(tree, group, options);
+    absl::Status status = operation->Prepare(std::move(tree), group, options);
     if (status.ok() && operation->plan_->is_frame && engine.size() > 1) {
       absl::StatusOr<std::string> payload =
           PackFrame(*operation->plan_, operation->tree_, options.op);
@@ -265,9 +265,12 @@ std::vector<std::string> AllReduceOperation::PathsDone(const BucketPlan& plan,
 }  // namespace
 }  // namespace internal
 
-absl::Status AllReduce(const FlatTree& tree, const Group& group, const AllReduceOptions& options) {
-  absl::StatusOr<std::shared_ptr<internal::AllReduceOperation>> operation =
-      internal::AllReduceOperation::Post(tree, group, options, /*async=*/false);
+namespace internal {
+namespace {
+
+absl::Status Run(FlatTree tree, const Group& group, const AllReduceOptions& options) {
+  absl::StatusOr<std::shared_ptr<AllReduceOperation>> operation =
+      AllReduceOperation::Post(std::move(tree), group, options, /*async=*/false);
   if (!operation.ok()) return operation.status();
   const std::optional<absl::Status> status =
       (*operation)->RunUntil(absl::InfiniteFuture(), options.interrupt);
@@ -275,25 +278,37 @@ absl::Status AllReduce(const FlatTree& tree, const Group& group, const AllReduce
   return status.value_or(absl::InternalError("a wait without end came back without a result"));
 }
 
+absl::StatusOr<TreeWork> Start(FlatTree tree, const Group& group,
+                               const AllReduceOptions& options) {
+  absl::StatusOr<std::shared_ptr<AllReduceOperation>> operation =
+      AllReduceOperation::Post(std::move(tree), group, options, /*async=*/true);
+  if (!operation.ok()) return operation.status();
+  auto run = std::make_shared<OperationRun>(group, *operation);
+  (*operation)->set_run(run);
+  const bool has_data = (*operation)->has_data();
+  return TreeWorkState::Start(std::move(run), /*in_worker=*/has_data);
+}
+
+}  // namespace
+}  // namespace internal
+
+absl::Status AllReduce(const FlatTree& tree, const Group& group, const AllReduceOptions& options) {
+  return internal::Run(tree, group, options);
+}
+
 absl::Status AllReduce(const TensorDict& tree, const Group& group,
                        const AllReduceOptions& options) {
-  return AllReduce(Flatten(tree), group, options);
+  return internal::Run(Flatten(tree), group, options);
 }
 
 absl::StatusOr<TreeWork> AllReduceAsync(const FlatTree& tree, const Group& group,
                                         const AllReduceOptions& options) {
-  absl::StatusOr<std::shared_ptr<internal::AllReduceOperation>> operation =
-      internal::AllReduceOperation::Post(tree, group, options, /*async=*/true);
-  if (!operation.ok()) return operation.status();
-  auto run = std::make_shared<internal::OperationRun>(group, *operation);
-  (*operation)->set_run(run);
-  const bool has_data = (*operation)->has_data();
-  return internal::TreeWorkState::Start(std::move(run), /*in_worker=*/has_data);
+  return internal::Start(tree, group, options);
 }
 
 absl::StatusOr<TreeWork> AllReduceAsync(const TensorDict& tree, const Group& group,
                                         const AllReduceOptions& options) {
-  return AllReduceAsync(Flatten(tree), group, options);
+  return internal::Start(Flatten(tree), group, options);
 }
 
 absl::Status RefuseAllReduce(const Group& group, absl::Status reason) {

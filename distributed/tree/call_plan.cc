@@ -135,7 +135,7 @@ std::shared_ptr<PlanCache> PlanCache::Of(Engine& engine) {
       engine.Attachment([] { return std::make_shared<PlanCache>(); }));
 }
 
-FlatTree PlanCache::Select(const FlatTree& tree, const LeafFilter& filter) {
+FlatTree PlanCache::Select(FlatTree tree, const LeafFilter& filter) {
   if (filter.kind() == LeafFilter::Kind::kAll) return tree;
   std::vector<size_t> chosen;
   std::vector<at::Tensor> leaves;

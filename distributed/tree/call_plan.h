@@ -74,7 +74,7 @@ class PlanCache {
   static std::shared_ptr<PlanCache> Of(Engine& engine);
 
   // The leaves of `tree` that `filter` takes. An unchanged choice keeps its PathList pointer.
-  FlatTree Select(const FlatTree& tree, const LeafFilter& filter);
+  FlatTree Select(FlatTree tree, const LeafFilter& filter);
 
   // The plan of `tree` (all of its leaves take part), made anew only if it is not here. An error is
   // about this rank's tree or arguments and names the path.
