@@ -1,0 +1,73 @@
+#include "distributed/store/groups.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+#include "distributed/store/c10d_errors.h"
+
+namespace leafpack {
+namespace {
+
+absl::Status CheckRankAndSize(int rank, int size) {
+  if (size < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("a group of ", size, " ranks: want at least 1"));
+  }
+  if (rank < 0 || rank >= size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", rank, " is not in a group of ", size, " ranks"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Group> GroupFromStore(c10::intrusive_ptr<c10d::Store> store, std::string_view prefix,
+                                     int rank, int size, std::vector<GlobalRank> global_ranks,
+                                     GroupOptions options) {
+  if (store == nullptr) return absl::InvalidArgumentError("a group needs a store");
+  if (absl::Status status = CheckRankAndSize(rank, size); !status.ok()) return status;
+  return store_internal::CatchC10d("making a group", [&]() -> absl::StatusOr<Group> {
+    return Group::Create(std::move(store), prefix, GroupRank(rank), size, std::move(global_ranks),
+                         std::move(options));
+  });
+}
+
+absl::StatusOr<Group> GroupFromFile(const std::string& path, int rank, int size,
+                                    GroupOptions options) {
+  if (absl::Status status = CheckRankAndSize(rank, size); !status.ok()) return status;
+  const size_t slash = path.rfind('/');
+  if (path.empty() || slash + 1 == path.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("'", path, "' does not name a file"));
+  }
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  if (access(folder.c_str(), W_OK | X_OK) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the file '", path, "' cannot be made: its folder is missing or not writable"));
+  }
+  return store_internal::CatchC10d(
+      absl::StrCat("the file store '", path, "'"), [&]() -> absl::StatusOr<Group> {
+        return GroupFromStore(c10::make_intrusive<c10d::FileStore>(path, size), "leafpack/file", rank,
+                              size, {}, std::move(options));
+      });
+}
+
+absl::StatusOr<std::vector<Group>> LocalGroups(int size, GroupOptions options) {
+  if (absl::Status status = CheckRankAndSize(0, size); !status.ok()) return status;
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  std::vector<Group> groups;
+  for (int rank = 0; rank < size; ++rank) {
+    absl::StatusOr<Group> group = GroupFromStore(store, "leafpack/local", rank, size, {}, options);
+    if (!group.ok()) return group.status();
+    groups.push_back(*std::move(group));
+  }
+  return groups;
+}
+
+}  // namespace leafpack
