@@ -1,0 +1,281 @@
+#include "benchmarks/all_reduce.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/time.h"
+
+#include "distributed/store/groups.h"
+#include "distributed/tree/all_reduce.h"
+#include "tensordict/flat_tree.h"
+
+namespace leafpack {
+namespace {
+
+constexpr absl::Duration kDeadline = absl::Minutes(5);
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+struct Mode {
+  std::string name;
+  std::function<absl::Status()> prepare;
+  std::function<absl::Status()> run;
+  int64_t messages = 0;
+  std::vector<double> times = {};
+
+  Mode(std::string n, std::function<absl::Status()> p, std::function<absl::Status()> r)
+      : name(std::move(n)), prepare(std::move(p)), run(std::move(r)) {}
+};
+
+// One rank's part; rank 0 fills `result`.
+absl::Status RunRank(const Workload& workload, const AllReduceBenchmarkOptions& options,
+                     const std::string& store_path, int rank, AllReduceBenchmarkResult& result) {
+  at::set_num_threads(1);
+  const auto store = c10::make_intrusive<c10d::FileStore>(store_path, options.ranks);
+  auto gloo_options = c10d::ProcessGroupGloo::Options::create(
+      std::chrono::milliseconds(absl::ToInt64Milliseconds(kDeadline)));
+  gloo_options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
+  const auto peers = c10::make_intrusive<c10d::ProcessGroupGloo>(
+      c10::make_intrusive<c10d::PrefixStore>("c10d", store), rank, options.ranks, gloo_options);
+  GroupOptions group_options;
+  group_options.timeout = kDeadline;
+  absl::StatusOr<Group> group =
+      GroupFromStore(store, "leafpack", rank, options.ranks, {}, group_options);
+  if (!group.ok()) return group.status();
+  absl::StatusOr<TensorDict> tree = workload.MakeTree(0);
+  if (!tree.ok()) return tree.status();
+  std::vector<at::Tensor> leaves = Flatten(*tree).leaves;
+  const int64_t flat_elements = (workload.bytes() + 3) / 4;
+  at::Tensor flat = at::empty({flat_elements}, at::kFloat);
+  at::Tensor other = at::empty({flat_elements}, at::kFloat);
+  other.fill_(1.0);
+
+  const auto fill_tree = [&] {
+    for (at::Tensor& leaf : leaves) leaf.fill_(rank + 1);
+    return absl::OkStatus();
+  };
+  const auto fill_flat = [&] {
+    flat.fill_(rank + 1);
+    return absl::OkStatus();
+  };
+  std::vector<Mode> modes;
+  const auto add = [&](std::string name, Bucketing bucketing) {
+    const size_t index = modes.size();
+    modes.emplace_back(std::move(name), fill_tree, [&, index, bucketing] {
+      AllReduceStats stats;
+      AllReduceOptions call;
+      call.bucketing = bucketing;
+      call.stats = &stats;
+      absl::Status status = AllReduce(*tree, *group, call);
+      modes[index].messages = stats.buckets;
+      return status;
+    });
+  };
+  add("auto", Bucketing::Auto());
+  if (options.per_leaf) add("per leaf", Bucketing::PerLeaf());
+  for (int64_t cap : options.caps) {
+    add(absl::StrCat("cap ", cap >> 20, " MiB"), Bucketing::MaxBytes(cap));
+  }
+  modes.emplace_back("flat c10d", fill_flat, [&] {
+    std::vector<at::Tensor> tensors = {flat};
+    peers->allreduce(tensors)->wait();
+    return absl::OkStatus();
+  });
+  modes.emplace_back("local add_", fill_flat, [&] {
+    flat.add_(other);
+    return absl::OkStatus();
+  });
+
+  for (int round = -1; round < options.rounds; ++round) {  // one round to warm up
+    for (size_t i = 0; i < modes.size(); ++i) {
+      Mode& mode = modes[(i + static_cast<size_t>(round + 1)) % modes.size()];
+      if (absl::Status status = mode.prepare(); !status.ok()) return status;
+      peers->barrier()->wait();
+      const double start = Now();
+      absl::Status status = mode.run();
+      const double seconds = Now() - start;
+      if (!status.ok()) return status;
+      if (round >= 0) mode.times.push_back(seconds);
+    }
+  }
+
+  if (absl::Status status = fill_tree(); !status.ok()) return status;
+  if (absl::Status status = AllReduce(*tree, *group); !status.ok()) return status;
+  const double want = options.ranks * (options.ranks + 1) / 2.0;
+  for (const at::Tensor& leaf : leaves) {
+    if (leaf.numel() > 0 && !leaf.eq(want).all().item<bool>()) {
+      return absl::InternalError("a leaf does not hold the sum over the ranks");
+    }
+  }
+  const std::vector<double>* flat_times = nullptr;
+  for (const Mode& mode : modes) {
+    if (mode.name == "flat c10d") flat_times = &mode.times;
+  }
+  result.workload = workload.name;
+  result.ranks = options.ranks;
+  result.leaves = static_cast<int64_t>(leaves.size());
+  result.bytes = workload.bytes();
+  for (const Mode& mode : modes) {
+    std::vector<double> ratios;
+    for (size_t i = 0; i < mode.times.size(); ++i) {
+      ratios.push_back(mode.times[i] / (*flat_times)[i]);
+    }
+    result.modes.push_back({mode.name, Median(mode.times),
+                            *std::min_element(mode.times.begin(), mode.times.end()),
+                            Median(ratios), mode.messages});
+  }
+  peers->barrier()->wait();
+  return group->Shutdown(absl::Seconds(30));
+}
+
+// What rank 0 tells the parent: one line a mode, fields separated by tabs.
+std::string Serialize(const AllReduceBenchmarkResult& result) {
+  std::string text = absl::StrCat(result.leaves, "\t", result.bytes, "\n");
+  for (const ModeResult& mode : result.modes) {
+    absl::StrAppendFormat(&text, "%s\t%.9g\t%.9g\t%.9g\t%d\n", mode.mode, mode.median, mode.least,
+                          mode.ratio_to_flat, mode.messages);
+  }
+  return text;
+}
+
+bool Deserialize(std::string_view text, AllReduceBenchmarkResult& result) {
+  bool first = true;
+  for (std::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+    const std::vector<std::string_view> fields = absl::StrSplit(line, '\t');
+    if (first) {
+      first = false;
+      if (fields.size() != 2 || !absl::SimpleAtoi(fields[0], &result.leaves) ||
+          !absl::SimpleAtoi(fields[1], &result.bytes)) {
+        return false;
+      }
+      continue;
+    }
+    ModeResult mode;
+    if (fields.size() != 5 || !absl::SimpleAtod(fields[1], &mode.median) ||
+        !absl::SimpleAtod(fields[2], &mode.least) ||
+        !absl::SimpleAtod(fields[3], &mode.ratio_to_flat) ||
+        !absl::SimpleAtoi(fields[4], &mode.messages)) {
+      return false;
+    }
+    mode.mode = std::string(fields[0]);
+    result.modes.push_back(std::move(mode));
+  }
+  return !result.modes.empty();
+}
+
+}  // namespace
+
+absl::StatusOr<AllReduceBenchmarkResult> RunAllReduceBenchmark(
+    const Workload& workload, const AllReduceBenchmarkOptions& options) {
+  if (options.ranks < 1 || options.rounds < 1) {
+    return absl::InvalidArgumentError("ranks and rounds must be at least 1");
+  }
+  std::string folder = absl::StrCat(
+      std::getenv("TEST_TMPDIR") != nullptr ? std::getenv("TEST_TMPDIR") : "/tmp", "/benchmark_XXXXXX");
+  int ends[2];
+  if (mkdtemp(folder.data()) == nullptr || pipe(ends) != 0) {
+    return absl::UnavailableError("no temporary folder or no pipe");
+  }
+  const std::string store_path = folder + "/store";
+  std::vector<pid_t> children;
+  fflush(nullptr);
+  for (int rank = 0; rank < options.ranks; ++rank) {
+    const pid_t child = fork();
+    if (child == 0) {
+      close(ends[0]);
+      AllReduceBenchmarkResult result;
+      absl::Status status;
+      try {
+        status = RunRank(workload, options, store_path, rank, result);
+      } catch (const std::exception& e) {
+        status = absl::InternalError(e.what());
+      }
+      if (!status.ok()) {
+        fprintf(stderr, "rank %d: %s\n", rank, status.ToString().c_str());
+      } else if (rank == 0) {
+        const std::string text = Serialize(result);
+        if (write(ends[1], text.data(), text.size()) != static_cast<ssize_t>(text.size())) _exit(1);
+      }
+      _exit(status.ok() ? 0 : 1);
+    }
+    children.push_back(child);
+  }
+  close(ends[1]);
+  std::string text;
+  char buffer[4096];
+  for (ssize_t n; (n = read(ends[0], buffer, sizeof(buffer))) > 0;) text.append(buffer, n);
+  close(ends[0]);
+  bool ok = true;
+  for (pid_t child : children) {
+    int status = 0;
+    ok = child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) &&
+         WEXITSTATUS(status) == 0 && ok;
+  }
+  unlink(store_path.c_str());
+  rmdir(folder.c_str());
+  AllReduceBenchmarkResult result;
+  result.workload = workload.name;
+  result.ranks = options.ranks;
+  if (!ok || !Deserialize(text, result)) {
+    return absl::InternalError(absl::StrCat("a rank failed on workload ", workload.name));
+  }
+  return result;
+}
+
+std::string FormatTable(const AllReduceBenchmarkResult& result) {
+  std::string text =
+      absl::StrFormat("%s: %d leaves, %.3f MB, %d ranks\n", result.workload, result.leaves,
+                      static_cast<double>(result.bytes) / 1e6, result.ranks);
+  for (const ModeResult& mode : result.modes) {
+    absl::StrAppendFormat(&text, "  %-12s %10.3f ms  (least %10.3f)  %8.3f x flat", mode.mode,
+                          mode.median * 1e3, mode.least * 1e3, mode.ratio_to_flat);
+    if (mode.messages > 0) absl::StrAppendFormat(&text, "  %d messages", mode.messages);
+    text += '\n';
+  }
+  return text;
+}
+
+std::string FormatJson(const AllReduceBenchmarkResult& result) {
+  std::string text = absl::StrFormat(
+      "{\"workload\": \"%s\", \"ranks\": %d, \"leaves\": %d, \"bytes\": %d, \"modes\": [",
+      result.workload, result.ranks, result.leaves, result.bytes);
+  const char* separator = "";
+  for (const ModeResult& mode : result.modes) {
+    absl::StrAppendFormat(&text,
+                          "%s{\"mode\": \"%s\", \"median_s\": %.9g, \"least_s\": %.9g, "
+                          "\"ratio_to_flat\": %.6g, \"messages\": %d}",
+                          separator, mode.mode, mode.median, mode.least, mode.ratio_to_flat,
+                          mode.messages);
+    separator = ", ";
+  }
+  return text + "]}";
+}
+
+}  // namespace leafpack
