@@ -150,6 +150,14 @@ void CoordinatorMachine::Impl::Raise(FailKind kind, uint64_t call, uint32_t rank
   }
 }
 
+// A trusted call began to move data on `rank` and is not agreed.
+void CoordinatorMachine::Impl::RaiseUnagreed(uint64_t call, uint32_t rank, SteadyNanos now, CoordinatorActions& out) {
+  AbortBody body;
+  body.ranks = {rank};
+  body.text = absl::StrCat("call ", call, " moved data on ", Ranks(body.ranks), " but was not agreed");
+  Raise(FailKind::kUnagreed, call, rank, std::move(body), now, out);
+}
+
 void CoordinatorMachine::Impl::OnDone(uint32_t rank, const Record& record, CoordinatorActions& out) {
   if (record.epoch != epoch_) return;
   const auto at = committing_.find(record.call);

@@ -122,6 +122,7 @@ class CoordinatorMachine::Impl {
   void OnDone(uint32_t rank, const Record& record, CoordinatorActions& out);
   void OnState(uint32_t rank, const Record& record, SteadyNanos now, CoordinatorActions& out);
   void FinishProbe(bool expired, SteadyNanos now, CoordinatorActions& out);
+  void RaiseUnagreed(uint64_t call, uint32_t rank, SteadyNanos now, CoordinatorActions& out);
   void Raise(FailKind kind, uint64_t call, uint32_t rank, AbortBody body, SteadyNanos now, CoordinatorActions& out);
 
   Entries entries_;

@@ -156,14 +156,12 @@ void CoordinatorMachine::Impl::OnPost(uint32_t rank, Record record, SteadyNanos 
 
   if (!runs_.empty()) {
     auto run = runs_.upper_bound(call);
-    if (run != runs_.begin() && (--run)->second.last >= call) {
+    const bool decided = run != runs_.begin() && (--run)->second.last >= call;
+    if (decided) AnswerFromTable(rank, call, run->second, out);
+    TrimRuns();
+    if (decided) {
       const bool begun = post.kind == PostKind::kAgree && (post.flags & kFlagTrusted) != 0 && post.epoch == epoch_;
-      AnswerFromTable(rank, call, run->second, out);
-      TrimRuns();
-      if (begun && options_.mutation != Mutation::kTrustedNeedsNoAbort) {
-        Raise(FailKind::kUnagreed, call, rank,
-              {{rank}, {}, absl::StrCat("call ", call, " moved data on ", Ranks({rank}), " but was not agreed")}, now, out);
-      }
+      if (begun && options_.mutation != Mutation::kTrustedNeedsNoAbort) RaiseUnagreed(call, rank, now, out);
       return;
     }
   }
@@ -372,8 +370,7 @@ void CoordinatorMachine::Impl::Decide(Entries::iterator at, Decision decision, c
   spare_.push_back(std::move(entry));
   if (to_come) Remember(call, decision, std::move(record.body));
   if (begun != options_.size && options_.mutation != Mutation::kTrustedNeedsNoAbort) {
-    Raise(FailKind::kUnagreed, call, begun,
-          {{begun}, {}, absl::StrCat("call ", call, " moved data on ", Ranks({begun}), " but was not agreed")}, now, out);
+    RaiseUnagreed(call, begun, now, out);
   }
 }
 

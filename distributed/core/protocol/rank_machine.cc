@@ -62,7 +62,7 @@ uint64_t RankMachine::Issue(CallSpec spec, SteadyNanos now, RankActions& out) {
     EndTold(call, *std::exchange(told_, std::nullopt), out);
   } else if (call.spec.trusted) {
     // Data may start at once only where the post leaves at once too and nothing before it is uncertain.
-    if (open_ && first_in_queue && doubts_ == 0 && failed_ == 0 && undecided_ < kMaxUndecided) {
+    if (open_ && first_in_queue && !Undecided(number) && doubts_ == 0 && failed_ == 0 && undecided_ < kMaxUndecided) {
       Grant(call, now, out);
     } else {
       call.spec.trusted = false;
@@ -159,12 +159,21 @@ void RankMachine::Control(RecordType type, uint8_t kind, const Call& call, std::
   control_.push_back(std::move(record));
 }
 
+// True while a call before `number` may still be granted: data of a later one must not overtake it.
+bool RankMachine::Undecided(uint64_t number) const {
+  for (const Call& call : calls_) {
+    if (call.number >= number) break;
+    if (call.state == State::kUnsent || call.state == State::kPosted || call.state == State::kWithdrawing) return true;
+  }
+  return false;
+}
+
 // Starts unchecked calls whose turn it is, and forgets calls with which all is settled.
 void RankMachine::Settle(SteadyNanos now, RankActions& out) {
   while (next_post_ <= issued_) {
     Call& call = *Find(next_post_);
     if (!call.left) {
-      if (!call.spec.unchecked || call.refusal || doubts_ != 0) break;
+      if (!call.spec.unchecked || call.refusal || doubts_ != 0 || Undecided(call.number)) break;
       call.left = call.decided = call.agreed = true;
       if (call.state == State::kUnsent) Grant(call, now, out);
     }
@@ -272,12 +281,12 @@ void RankMachine::EndTold(Call& call, Notice notice, RankActions& out) {
   End(call, std::move(outcome), out);
 }
 
-// The user has to hear of a failure that no call of his showed him: the first held call is refused with it, else the
-// next one that is issued.
-void RankMachine::Tell(Notice notice, RankActions& out) {
+// The user has to hear of something that no call of his showed him: the first call after `after` that waits to leave is
+// refused with it, else the next one that is issued.
+void RankMachine::Tell(Notice notice, uint64_t after, RankActions& out) {
   if (options_.mutation != Mutation::kNoToldRefusal) {
     for (Call& call : calls_) {
-      if (call.held && call.state == State::kUnsent) {
+      if (call.number > after && call.state == State::kUnsent) {
         EndTold(call, std::move(notice), out);
         return;
       }
@@ -313,6 +322,7 @@ void RankMachine::Doubt(Call& call, RankActions& out) {
                               ", and ", RanksText({0u}, options_.name), " does not answer; outcome unknown, here ",
                               outcome.tree == TreeState::kPartial ? "the tree may be partly written" : "the tree is unchanged");
   call.doubt = true;
+  call.doubt_mark = issued_;
   ++doubts_;
   End(call, std::move(outcome), out);
 }

@@ -15,7 +15,6 @@
 #ifndef LEAFPACK_DISTRIBUTED_CORE_PROTOCOL_RANK_MACHINE_H_
 #define LEAFPACK_DISTRIBUTED_CORE_PROTOCOL_RANK_MACHINE_H_
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -42,7 +41,7 @@ struct CallSpec {
   // check = first: this digest was agreed before in this group, data may start at once. Taken back where the call has
   // to wait for its turn anyway; ignored for frames and restore calls.
   bool trusted = false;
-  // check = off: the call gets a number and is granted with no record. Ignored for frames and restore calls.
+  // check = off: the call gets a number and is granted with no record, once all earlier calls are decided. Ignored for frames and restore calls.
   bool unchecked = false;
   std::shared_ptr<const std::string> payload;
   SteadyNanos deadline = kNever;
@@ -167,6 +166,7 @@ class RankMachine {
     bool agreed = false;             // DECIDE said OK, or no agreement is needed
     bool refusal = false;            // its post is a REFUSE
     bool held = false;               // issued while an earlier call was in doubt
+    uint64_t doubt_mark = 0;         // last call issued when this one ended in doubt
     bool doubt = false;              // ended for the user, but what became of it is not known here
     bool owed = false;               // granted, but not told so: an earlier call failed here
     bool failed = false;             // FAIL sent, without an answer so far
@@ -190,6 +190,7 @@ class RankMachine {
   bool unavailable() const { return link_lost_ || leaving_ || !gone_.empty(); }
   bool is_coordinator() const { return options_.rank == 0; }
   bool PostReady() const;
+  bool Undecided(uint64_t number) const;
   Record TakePost();
   void Control(RecordType type, uint8_t kind, const Call& call, std::string body = {});
   void End(Call& call, Outcome outcome, RankActions& out);
@@ -205,7 +206,7 @@ class RankMachine {
   void EndFailed(Call& call, RankActions& out);
   void Doubt(Call& call, RankActions& out);
   void Unfail(Call& call, RankActions& out);
-  void Tell(Notice notice, RankActions& out);
+  void Tell(Notice notice, uint64_t after, RankActions& out);
   void EndTold(Call& call, Notice notice, RankActions& out);
   void Fire(Call& call, SteadyNanos now, RankActions& out);
   void Settle(SteadyNanos now, RankActions& out);
@@ -239,8 +240,6 @@ class RankMachine {
   std::optional<Notice> told_;  // the next call is refused with this
   std::vector<uint32_t> gone_;
   std::string gone_reason_;
-  // Calls that ended here with an error by decision: errors_[n % size] == n. For ABORTs that are about one of them.
-  std::array<uint64_t, kMaxUndecided> errors_{};
 };
 
 }  // namespace leafpack::protocol

@@ -118,7 +118,7 @@ absl::Status RankMachine::OnDecide(Record& record, SteadyNanos now, RankActions&
     if (call->doubt && call->spec.frame) {
       call->doubt = false;
       --doubts_;
-      Tell({{options_.rank}, absl::StrCat("call ", call->number, " was reported here as unknown, but completed on the other ranks")}, out);
+      Tell({{options_.rank}, absl::StrCat("call ", call->number, " was reported here as unknown, but completed on the other ranks")}, call->doubt_mark, out);
     } else if (call->doubt) {
       // The others are in its data phase and would wait for this rank. In doubt until ABORT.
       Fail(*call, call->withdrawn == WithdrawKind::kDeadline ? FailKind::kDeadline : FailKind::kInterrupt,
@@ -140,10 +140,7 @@ absl::Status RankMachine::OnDecide(Record& record, SteadyNanos now, RankActions&
     // Trusted: its data has begun. The ABORT that follows ends it, with this.
     call->verdict = std::make_unique<Outcome>(FromDecision(*call, decision, record.Has(kFlagLate), *body));
   } else if (call->state != State::kEnded) {
-    errors_[call->number % errors_.size()] = call->number;
     End(*call, FromDecision(*call, decision, record.Has(kFlagLate), *body), out);
-  } else if (call->refusal) {
-    errors_[call->number % errors_.size()] = call->number;
   }
   return absl::OkStatus();
 }
@@ -215,7 +212,7 @@ absl::Status RankMachine::OnCommit(const Record& record, RankActions& out) {
     call->doubt = false;
     --doubts_;
     Unfail(*call, out);
-    Tell({{options_.rank}, absl::StrCat("call ", call->number, " was reported here as unknown, but completed on the other ranks")}, out);
+    Tell({{options_.rank}, absl::StrCat("call ", call->number, " was reported here as unknown, but completed on the other ranks")}, call->doubt_mark, out);
   } else {
     return Impossible(record, "it has ended here");
   }
@@ -235,7 +232,7 @@ absl::Status RankMachine::OnAbort(const Record& record, RankActions& out) {
   failed_ = 0;
 
   // Notice of the failure: a call that ends by it, but none that has ended before without knowing of it.
-  bool noticed = kind == FailKind::kUnagreed && errors_[record.call % errors_.size()] == record.call;
+  bool noticed = false;
   for (Call& call : calls_) {
     call.failed = false;
     if (call.doubt) {
@@ -246,6 +243,7 @@ absl::Status RankMachine::OnAbort(const Record& record, RankActions& out) {
     if (call.state == State::kEnded) continue;
     if (options_.mutation == Mutation::kHeldTakesNewEpoch && call.state == State::kUnsent && call.held) {
       call.epoch = epoch_;
+      noticed = true;
       continue;
     }
     noticed = true;
@@ -268,7 +266,7 @@ absl::Status RankMachine::OnAbort(const Record& record, RankActions& out) {
     if (call.state == State::kUnsent) Refuse(call, RefuseKind::kTold, WithdrawKind::kDeadline, body->text);
     End(call, std::move(outcome), out);
   }
-  if (!noticed) Tell({body->ranks, body->text}, out);
+  if (!noticed) Tell({body->ranks, body->text}, 0, out);
   return absl::OkStatus();
 }
 
