@@ -58,7 +58,7 @@ class MutationTest : public testing::TestWithParam<Named> {};
 
 // A simulator that cannot find a fault proves nothing.
 TEST_P(MutationTest, IsFound) {
-  constexpr uint64_t kSeeds = 4000;
+  constexpr uint64_t kSeeds = 40'000;
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     const SimulationResult result = Simulate({.seed = seed, .mutation = GetParam().mutation});
     if (!result.violation.empty()) {
