@@ -205,7 +205,7 @@ absl::StatusOr<std::shared_ptr<DataContext>> EngineImpl::OpenContextOrError(
   options.rank = config_.rank.value();
   options.size = config_.size;
   options.interface_name = config_.options.interface_name;
-  options.timeout = std::max(kBackendTimeout, config_.options.timeout);
+  options.timeout = kBackendTimeout;
   try {
     options.store = c10::make_intrusive<c10d::PrefixStore>(
         absl::StrCat(config_.prefix, "/data/", data.epoch), config_.store->store->clone());

@@ -242,6 +242,60 @@ TEST(EngineDataTest, HundredsOfInterruptedDataPhasesLeaveNothingBehind) {
   });
 }
 
+// Backends that enqueue in the caller's thread may trust what was agreed before, or not ask at all.
+TEST(EngineCheckTest, ALayoutThatWasAgreedIsTrustedFromThenOn) {
+  std::vector<Group> groups = MakeGroups(2, testing::kPatience, {}, "fake-caller");
+  OnRanks(groups, [&](int rank, Group& group) {
+    for (int i = 0; i < 50; ++i) {
+      std::vector<float> values = {static_cast<float>(rank)};
+      const absl::Status status = SumData(group, values, {.check = CheckMode::kFirst});
+      ASSERT_TRUE(status.ok()) << status;
+      ASSERT_EQ(values[0], 1);
+    }
+  });
+}
+
+TEST(EngineCheckTest, ADifferenceFromATrustedCallEndsTheEpochOnAllRanks) {
+  std::vector<Group> groups = MakeGroups(2, testing::kPatience, {}, "fake-caller");
+  OnRanks(groups, [&](int rank, Group& group) {
+    std::vector<float> values = {1};
+    ASSERT_TRUE(SumData(group, values, {.digest = 5, .check = CheckMode::kFirst}).ok());
+    const absl::Status status =
+        SumData(group, values,
+                {.digest = rank == 0 ? uint64_t{5} : uint64_t{6}, .check = CheckMode::kFirst});
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << rank << ": " << status;
+    EXPECT_EQ(GetErrorDetails(status).kind, ErrorKind::kLayoutMismatch) << rank << ": " << status;
+    values = {1};
+    const absl::Status next = SumData(group, values, {.digest = 5, .check = CheckMode::kFirst});
+    EXPECT_TRUE(next.ok()) << rank << ": " << next;
+    EXPECT_EQ(values[0], 2);
+  });
+}
+
+TEST(EngineCheckTest, UncheckedCallsAreCountedAndCheckedOnesMayFollow) {
+  std::vector<Group> groups = MakeGroups(2, testing::kPatience, {}, "fake-caller");
+  OnRanks(groups, [&](int rank, Group& group) {
+    for (int i = 0; i < 40; ++i) {
+      std::vector<float> values = {static_cast<float>(rank)};
+      const absl::Status status =
+          SumData(group, values, {.check = i % 4 == 3 ? CheckMode::kAlways : CheckMode::kOff});
+      ASSERT_TRUE(status.ok()) << i << ": " << status;
+      ASSERT_EQ(values[0], 1);
+    }
+  });
+}
+
+TEST(EngineCheckTest, HostBackendsAlwaysAgree) {
+  std::vector<Group> groups = MakeGroups(2);
+  OnRanks(groups, [&](int rank, Group& group) {
+    std::vector<float> values = {1};
+    const absl::Status status =
+        SumData(group, values, {.digest = static_cast<uint64_t>(rank), .check = CheckMode::kOff});
+    EXPECT_EQ(GetErrorDetails(status).kind, ErrorKind::kLayoutMismatch) << status;
+    EXPECT_TRUE(GetErrorDetails(status).tree_unchanged);
+  });
+}
+
 TEST(EngineDataTest, ShutdownWithdrawsWhatDoesNotEnd) {
   std::vector<Group> groups = MakeGroups(2);
   Faults(groups[0]).stall_next_op = true;

@@ -52,14 +52,16 @@ absl::Status EngineImpl::EndStatus(const CallState& call) const {
   if (outcome.ok()) return absl::OkStatus();
   absl::StatusCode code = outcome.code;
   std::string text = outcome.text;
+  bool lost = true;
   if (outcome.kind == protocol::OutcomeKind::kLost && !channel_failure_.ok()) {
     code = channel_failure_.code();
     text = std::string(channel_failure_.message());
+    lost = absl::IsUnavailable(channel_failure_);
   } else if (!call.channel_problem.empty()) {
     absl::StrAppend(&text, " (", call.channel_problem, ")");
   }
   ErrorDetails details;
-  details.kind = KindOf(outcome);
+  details.kind = lost ? KindOf(outcome) : ErrorKind::kOther;
   details.path = outcome.path;
   for (uint32_t rank : outcome.ranks) {
     if (rank < config_.global_ranks.size()) details.ranks.push_back(config_.global_ranks[rank]);

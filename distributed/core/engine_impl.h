@@ -75,6 +75,7 @@ struct CallState {
   bool is_frame = false;
   bool restore = false;
   absl::uint128 digest = 0;
+  bool learns = false;  // a grant says that the digest was agreed (for CheckMode::kFirst)
   DescribeCall describe;
   FrameReducer reduce;
 

@@ -254,9 +254,7 @@ void EngineImpl::ApplyRankAction(RankAction action, Deferred& out) {
       call->epoch = action.epoch;
       call->settled_at = SteadyNow();
       turnstile_.insert(call->number);
-      if (config_.backend->MustEnqueueInCallerThread() && agreed_.size() < kMaxAgreed) {
-        agreed_.insert(call->digest);
-      }
+      if (call->learns && agreed_.size() < kMaxAgreed) agreed_.insert(call->digest);
       WakeWaiters();
       return;
     case RankAction::Type::kStopEnqueue:

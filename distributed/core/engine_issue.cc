@@ -124,6 +124,7 @@ absl::StatusOr<std::shared_ptr<Call>> EngineImpl::Post(CallSpec spec) {
   // Host backends always agree: they may die of what would be let through.
   const bool may_skip = config_.backend->MustEnqueueInCallerThread();
   issue.unchecked = may_skip && spec.check == CheckMode::kOff;
+  call->learns = may_skip && !issue.unchecked;
 
   Deferred deferred;
   std::vector<std::shared_ptr<CallState>> trash;
@@ -134,8 +135,9 @@ absl::StatusOr<std::shared_ptr<Call>> EngineImpl::Post(CallSpec spec) {
     trash.swap(trash_);
     error = StartChannel();
     if (!error.ok()) {
-      return WithErrorDetails(AnnotateStatus(error, call->name),
-                              {.kind = ErrorKind::kPeerLost, .ranks = {}});
+      return WithErrorDetails(
+          AnnotateStatus(error, call->name),
+          {.kind = absl::IsUnavailable(error) ? ErrorKind::kPeerLost : ErrorKind::kOther});
     }
     if (!remembered_.ok()) {
       error = std::exchange(remembered_, absl::OkStatus());
@@ -212,7 +214,13 @@ absl::Status EngineImpl::Refuse(CollectiveKind, absl::Status reason, absl::Time)
   return reason;
 }
 
-void EngineImpl::RunInWorker(absl::AnyInvocable<void()> task) { worker_.Run(std::move(task)); }
+void EngineImpl::RunInWorker(absl::AnyInvocable<void()> task) {
+  if (CheckUsable().ok()) {
+    worker_.Run(std::move(task));
+  } else {
+    task();  // in a forked child, where the worker does not exist
+  }
+}
 
 void EngineImpl::RememberError(absl::Status status) {
   if (!CheckUsable().ok()) return;

@@ -239,6 +239,34 @@ TEST(StoppedRankTest, AnotherRankInDataIsNamedAndTheGroupUsable) {
   for (pid_t pid : pids) EXPECT_EQ(testing::Wait(pid), 0);
 }
 
+TEST(TcpStoreTest, FramesAndDataOverAStoreThatRankZeroServes) {
+  struct Flags {
+    std::atomic<int> port, through;
+  };
+  auto& flags = Shared<Flags>();
+  const auto codes = OnProcesses(kRanks, [&](int rank) {
+    Group group = testing::MakeTcpGroup(flags.port, rank, kRanks);
+    for (int i = 0; i < 100; ++i) {
+      std::vector<float> values = {1};
+      const absl::Status status = i % 10 == 0 ? SumData(group, values) : SumFrame(group, values);
+      CHILD_CHECK(status.ok(), Text(status));
+      CHILD_CHECK(values[0] == kRanks, values[0]);
+    }
+    // A new epoch, and with it a new connection to the store.
+    if (rank == 1) Faults(group).fail_next_op = true;
+    std::vector<float> values = {1};
+    CHILD_CHECK(!SumData(group, values).ok(), "");
+    values = {1};
+    const absl::Status status = SumData(group, values);
+    CHILD_CHECK(status.ok(), Text(status));
+    // The store must not go before the others are through with it.
+    ++flags.through;
+    CHILD_CHECK(Eventually([&] { return flags.through == kRanks; }), "");
+    return 0;
+  });
+  EXPECT_EQ(codes, std::vector<int>(kRanks, 0));
+}
+
 enum class Last { kFrame, kData, kRestore, kAsyncFrame };
 enum class Exit { kUnderscore, kExit };
 

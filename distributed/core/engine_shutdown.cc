@@ -86,6 +86,7 @@ bool EngineImpl::Close(absl::Time until) {
       },
       std::max(end, SteadyNow() + protocol::kGrace), nullptr);
   std::unique_ptr<Understudy::Registration> registration;
+  std::unique_ptr<Connector> connector;
   {
     absl::MutexLock lock(&mu_);
     closed_ = true;
@@ -97,16 +98,12 @@ bool EngineImpl::Close(absl::Time until) {
     // Whoever still waits is not left waiting.
     machine_.OnLinkLost("the group was shut down", SteadyNow(), rank_actions_);
     Drain(SteadyNow(), deferred);
+    connector = std::move(connector_);
     registration = std::move(registration_);
     WakeWaiters();
   }
   if (!deferred.empty()) Execute(deferred);
   registration.reset();  // waits for the understudy, which takes the mutex
-  std::unique_ptr<Connector> connector;
-  {
-    absl::MutexLock lock(&mu_);
-    connector = std::move(connector_);
-  }
   return true;
 }
 

@@ -174,13 +174,11 @@ TEST_P(LateRankTest, TheDeadlineNamesTheLateRankAndTheLateRankIsTold) {
       EXPECT_EQ(status.code(), absl::StatusCode::kCancelled) << status;
       EXPECT_EQ(GetErrorDetails(status).kind, ErrorKind::kDeadline);
     } else {
-      const absl::Time start = absl::Now();
       const absl::Status status = SumFrame(group, values, {.timeout = absl::Milliseconds(200)});
       EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
       EXPECT_EQ(GetErrorDetails(status).kind, ErrorKind::kDeadline);
       EXPECT_EQ(RankValues(GetErrorDetails(status).ranks), std::vector<int>{late}) << status;
       EXPECT_FALSE(GetErrorDetails(status).outcome_unknown);
-      EXPECT_GE(absl::Now() - start, absl::Milliseconds(195));
       gave_up.DecrementCount();
     }
     EXPECT_EQ(values[0], 1);

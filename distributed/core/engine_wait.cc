@@ -87,9 +87,12 @@ EngineImpl::WaitEnd EngineImpl::Lead(absl::FunctionRef<bool()> done, SteadyNanos
     absl::MutexLock lock(&mu_);
     leader_sleeps_ = true;
     leader_wakes_at_ = std::min(until, timer);
+    // What others changed since the last poll woke nobody.
+    if (done() || NextTimer() < timer) wake_.Signal();
     return PollFds();
   };
   while (true) {
+    if (SteadyNow() >= until) return poll() ? WaitEnd::kDone : WaitEnd::kTimeout;
     const Waiter::Result result =
         waiter_.Wait(poll, descriptors, FromSteady(std::min(until, timer)));
     if (result == Waiter::Result::kProgress) return WaitEnd::kDone;
@@ -104,7 +107,6 @@ EngineImpl::WaitEnd EngineImpl::Lead(absl::FunctionRef<bool()> done, SteadyNanos
       asked_at = now;
       if (interrupt()) return WaitEnd::kInterrupted;
     }
-    if (now >= until) return poll() ? WaitEnd::kDone : WaitEnd::kTimeout;
   }
 }
 

@@ -198,8 +198,14 @@ absl::StatusOr<std::shared_ptr<DataContext>> FakeBackend::Open(const DataContext
 }
 
 void RegisterFakeBackend() {
-  static const bool registered = RegisterBackend(
-      "fake", []() -> absl::StatusOr<std::unique_ptr<Backend>> { return std::make_unique<FakeBackend>(); });
+  static const bool registered =
+      RegisterBackend("fake",
+                      []() -> absl::StatusOr<std::unique_ptr<Backend>> {
+                        return std::make_unique<FakeBackend>();
+                      }) &&
+      RegisterBackend("fake-caller", []() -> absl::StatusOr<std::unique_ptr<Backend>> {
+        return std::make_unique<FakeBackend>(/*caller_thread=*/true);
+      });
   (void)registered;
 }
 

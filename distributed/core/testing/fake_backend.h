@@ -31,7 +31,11 @@ struct FakeFaults {
 
 class FakeBackend : public Backend {
  public:
-  std::string_view name() const override { return "fake"; }
+  // `caller_thread`: wants operations enqueued by the thread that made the call.
+  explicit FakeBackend(bool caller_thread = false) : caller_thread_(caller_thread) {}
+
+  std::string_view name() const override { return caller_thread_ ? "fake-caller" : "fake"; }
+  bool MustEnqueueInCallerThread() const override { return caller_thread_; }
   absl::Status SupportsAllReduce(at::ScalarType dtype, ReduceOpKind op,
                                  c10::DeviceType device) const override;
   BackendCost Cost(int ranks) const override;
@@ -40,10 +44,11 @@ class FakeBackend : public Backend {
   FakeFaults& faults() { return *faults_; }
 
  private:
+  const bool caller_thread_;
   std::shared_ptr<FakeFaults> faults_ = std::make_shared<FakeFaults>();
 };
 
-// Registers FakeBackend under "fake" once.
+// Registers FakeBackend once: "fake", and "fake-caller" with `caller_thread`.
 void RegisterFakeBackend();
 
 }  // namespace leafpack::testing

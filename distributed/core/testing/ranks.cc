@@ -15,6 +15,7 @@
 
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "absl/log/check.h"
 #include "absl/status/statusor.h"
@@ -24,13 +25,13 @@
 namespace leafpack::testing {
 
 std::vector<Group> MakeGroups(int size, absl::Duration timeout,
-                              std::vector<GlobalRank> global_ranks) {
+                              std::vector<GlobalRank> global_ranks, const std::string& backend) {
   RegisterFakeBackend();
   auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<Group> groups;
   for (int r = 0; r < size; ++r) {
     absl::StatusOr<Group> group = Group::Create(store, "group", GroupRank(r), size, global_ranks,
-                                                {.backend = "fake", .timeout = timeout,
+                                                {.backend = backend, .timeout = timeout,
                                                  .interface_name = ""});
     CHECK_OK(group.status());
     groups.push_back(*std::move(group));
@@ -57,6 +58,7 @@ CallSpec MakeSpec(const CallArgs& args) {
   spec.deadline = absl::Now() + args.timeout;
   spec.restore = args.restore;
   spec.async = args.async;
+  spec.check = args.check;
   return spec;
 }
 
@@ -153,6 +155,26 @@ Group MakeFileGroup(const std::string& file, int rank, int size, absl::Duration 
   absl::StatusOr<Group> group =
       Group::Create(c10::make_intrusive<c10d::FileStore>(file, size), "group", GroupRank(rank), size,
                     {}, {.backend = "fake", .timeout = timeout, .interface_name = ""});
+  CHECK_OK(group.status());
+  return *std::move(group);
+}
+
+Group MakeTcpGroup(std::atomic<int>& port, int rank, int size, absl::Duration timeout) {
+  RegisterFakeBackend();
+  c10d::TCPStoreOptions options;
+  options.isServer = rank == 0;
+  options.waitWorkers = false;
+  if (rank != 0) {
+    CHECK(Eventually([&] { return port != 0; }));
+    options.port = static_cast<uint16_t>(port);
+  } else {
+    options.port = 0;  // the system chooses
+  }
+  auto store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  if (rank == 0) port = store->getPort();
+  absl::StatusOr<Group> group =
+      Group::Create(store, "group", GroupRank(rank), size, {},
+                    {.backend = "fake", .timeout = timeout, .interface_name = ""});
   CHECK_OK(group.status());
   return *std::move(group);
 }

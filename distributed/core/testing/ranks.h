@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -28,7 +29,8 @@ inline constexpr absl::Duration kPatience = absl::Seconds(60);
 
 // One group of `size` ranks over a store in memory, a handle for each rank, with the fake backend.
 std::vector<Group> MakeGroups(int size, absl::Duration timeout = kPatience,
-                              std::vector<GlobalRank> global_ranks = {});
+                              std::vector<GlobalRank> global_ranks = {},
+                              const std::string& backend = "fake");
 
 // Calls body(rank, group) in a thread for each rank and returns when all have returned.
 void OnRanks(std::vector<Group>& groups, const std::function<void(int rank, Group& group)>& body);
@@ -43,6 +45,7 @@ struct CallArgs {
   absl::Duration timeout = kPatience;
   bool restore = false;
   bool async = false;
+  CheckMode check = CheckMode::kAlways;
   std::vector<DescriptionEntry> description = {};
   InterruptCheck interrupt = nullptr;
 };
@@ -75,6 +78,9 @@ class TempDir {
 // A group of this process over a file that the other processes use too.
 Group MakeFileGroup(const std::string& file, int rank, int size,
                     absl::Duration timeout = kPatience);
+
+// The same over a TCP store, which rank 0 serves; `port` is shared memory, 0 at first.
+Group MakeTcpGroup(std::atomic<int>& port, int rank, int size, absl::Duration timeout = kPatience);
 
 // Starts a process that runs `body` and ends by _exit with what it returns: no hook, no destructor of
 // static objects runs. The caller must have no threads.
