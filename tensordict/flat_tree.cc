@@ -123,10 +123,9 @@ absl::StatusOr<FlatTree> MakeFlatTree(std::vector<std::pair<NestedKey, at::Tenso
   for (const auto& [path, leaf] : leaves) {
     if (path.size() > static_cast<size_t>(kMaxTreeDepth)) {
       const std::vector<KeyComponent> begin(path.begin(), path.begin() + 4);
-      return absl::InvalidArgumentError(absl::StrCat("the path ", NestedKey(begin).ToString(),
-                                                     "... has ", path.size(),
-                                                     " components, more than the limit of ",
-                                                     kMaxTreeDepth));
+      return absl::InvalidArgumentError(
+          absl::StrCat("the path ", NestedKey(begin).ToString(), "... has ", path.size(),
+                       " components, more than the limit of ", kMaxTreeDepth));
     }
   }
   const auto before = [](const auto& a, const auto& b) { return a.first < b.first; };

@@ -89,11 +89,25 @@ TEST(FlattenTest, PathsAreTheSameObjectUntilTheStructureChanges) {
 }
 
 TEST(FlattenTest, DigestOfPaths) {
-  const auto digest = [](std::vector<NestedKey> paths) { return PathList(std::move(paths)).digest(); };
-  const std::vector<std::vector<NestedKey>> all = {
-      {},           {NestedKey()}, {{"a"}},      {{"a"}, {"b"}}, {{"a", "b"}},   {{"ab"}},     {{"a.b"}},
-      {{0}},        {{"0"}},       {{""}},       {{"", ""}},     {{"a", 0}},     {{"a"}, {0}}, {{"a", ""}},
-      {{"a", "b"}, {"c"}},         {{"a"}, {"b", "c"}}};
+  const auto digest = [](std::vector<NestedKey> paths) {
+    return PathList(std::move(paths)).digest();
+  };
+  const std::vector<std::vector<NestedKey>> all = {{},
+                                                   {NestedKey()},
+                                                   {{"a"}},
+                                                   {{"a"}, {"b"}},
+                                                   {{"a", "b"}},
+                                                   {{"ab"}},
+                                                   {{"a.b"}},
+                                                   {{0}},
+                                                   {{"0"}},
+                                                   {{""}},
+                                                   {{"", ""}},
+                                                   {{"a", 0}},
+                                                   {{"a"}, {0}},
+                                                   {{"a", ""}},
+                                                   {{"a", "b"}, {"c"}},
+                                                   {{"a"}, {"b", "c"}}};
   std::set<Digest128> digests;
   for (const auto& paths : all) {
     EXPECT_EQ(digest(paths), digest(paths));
@@ -122,7 +136,8 @@ TEST(MakeFlatTreeTest, OrderOfInsertionNeverMatters) {
       }
       if (!tree.Contains(key)) (void)tree.Set(key, at::ones({1}));
     }
-    tree.Visit([&](const NestedKey& path, const at::Tensor& leaf) { leaves.emplace_back(path, leaf); });
+    tree.Visit(
+        [&](const NestedKey& path, const at::Tensor& leaf) { leaves.emplace_back(path, leaf); });
     const FlatTree expected = Flatten(tree);
     std::shuffle(leaves.begin(), leaves.end(), rng);
     TensorDict again;

@@ -65,8 +65,8 @@ std::string SizesToString(absl::Span<const int64_t> sizes) {
 absl::Span<const int64_t> Span(const LeafInfo::Dims& dims) { return {dims.data(), dims.size()}; }
 
 absl::Status Unsupported(const NestedKey& path, std::string_view what) {
-  return absl::UnimplementedError(absl::StrCat("leaf ", path.ToString(), " is ", what,
-                                               "; only strided and sparse COO tensors can be used"));
+  return absl::UnimplementedError(absl::StrCat(
+      "leaf ", path.ToString(), " is ", what, "; only strided and sparse COO tensors can be used"));
 }
 
 // Fills all but aliases. May throw what torch throws.
@@ -81,8 +81,8 @@ absl::Status ReadLeaf(const at::Tensor& tensor, const NestedKey& path, LeafInfo&
   if (tensor.is_nested()) return Unsupported(path, "a nested tensor");
   const bool sparse = impl.layout() == c10::kSparse;
   if (!sparse && !IsStrided(impl)) {
-    return Unsupported(path, absl::StrCat("a tensor of another layout (",
-                                          c10::str(impl.layout()), ")"));
+    return Unsupported(path,
+                       absl::StrCat("a tensor of another layout (", c10::str(impl.layout()), ")"));
   }
   if (!sparse && !impl.has_storage()) {
     return Unsupported(path, "a tensor without memory of its own (wrapped by a transform)");
@@ -149,11 +149,11 @@ absl::Status FindAliases(const FlatTree& tree, std::vector<LeafInfo>& leaves) {
     } else {
       claim.region = Region::Of(info.address, element, Span(info.sizes), Span(info.strides));
       if (OverlapsItself(claim.region)) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "leaf ", tree.paths->paths()[i].ToString(),
-            " overlaps itself: several indices lead to one element (sizes ",
-            SizesToString(Span(info.sizes)), ", strides ", SizesToString(Span(info.strides)),
-            "); expanded tensors must be cloned"));
+        return absl::InvalidArgumentError(
+            absl::StrCat("leaf ", tree.paths->paths()[i].ToString(),
+                         " overlaps itself: several indices lead to one element (sizes ",
+                         SizesToString(Span(info.sizes)), ", strides ",
+                         SizesToString(Span(info.strides)), "); expanded tensors must be cloned"));
       }
     }
     claims.push_back(std::move(claim));
@@ -167,8 +167,8 @@ absl::Status FindAliases(const FlatTree& tree, std::vector<LeafInfo>& leaves) {
         absl::StrCat("leaves ", (*tree.paths)[a].ToString(), " and ", (*tree.paths)[b].ToString());
     return absl::InvalidArgumentError(
         clash->types_differ
-            ? absl::StrCat(pair, " share their memory, but as ", DtypeName(leaves[a].dtype), " and ",
-                           DtypeName(leaves[b].dtype))
+            ? absl::StrCat(pair, " share their memory, but as ", DtypeName(leaves[a].dtype),
+                           " and ", DtypeName(leaves[b].dtype))
             : absl::StrCat(pair, " overlap in memory, but are not the same elements"));
   }
   for (size_t c = 0; c < claimants.size(); ++c) {
@@ -201,9 +201,11 @@ void FindNeighbours(const FlatTree& tree, std::vector<LeafInfo>& leaves) {
     const auto storage = [&](size_t leaf) {
       return tree.leaves[leaf].unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
     };
-    if (info.address != 0 && before.address + static_cast<uintptr_t>(before.bytes) == info.address &&
+    if (info.address != 0 &&
+        before.address + static_cast<uintptr_t>(before.bytes) == info.address &&
         info.dense_in_memory && before.dense_in_memory && !info.lazy_conj_or_neg &&
-        !before.lazy_conj_or_neg && before.device == info.device && storage(i) == storage(last->leaf)) {
+        !before.lazy_conj_or_neg && before.device == info.device &&
+        storage(i) == storage(last->leaf)) {
       info.follows = static_cast<int64_t>(last->leaf);
     }
     last->leaf = i;
@@ -245,16 +247,16 @@ Digest128 StrideDigestOf(const std::vector<LeafInfo>& leaves) {
 
 std::string Describe(const LeafInfo& info, const PathList& paths) {
   if (info.kind == LeafKind::kUndefined) return "undefined (no tensor)";
-  std::string text =
-      absl::StrCat(DtypeName(info.dtype), " ", SizesToString(Span(info.sizes)), " ",
-                   c10::DeviceTypeName(info.device.type(), /*lower_case=*/true));
+  std::string text = absl::StrCat(DtypeName(info.dtype), " ", SizesToString(Span(info.sizes)), " ",
+                                  c10::DeviceTypeName(info.device.type(), /*lower_case=*/true));
   if (info.kind == LeafKind::kSparse) {
     absl::StrAppend(&text, ", sparse in ", info.sparse_dim, " dimensions");
   } else if (info.kind != LeafKind::kDense) {
     absl::StrAppend(&text, ", ", LeafKindName(info.kind));
   }
   if (info.alias_of >= 0) {
-    absl::StrAppend(&text, ", the memory of ", paths[static_cast<size_t>(info.alias_of)].ToString());
+    absl::StrAppend(&text, ", the memory of ",
+                    paths[static_cast<size_t>(info.alias_of)].ToString());
   }
   return text;
 }
@@ -288,9 +290,9 @@ Layout::Layout() {
 
 absl::StatusOr<Layout> Layout::Of(const FlatTree& tree) {
   if (tree.paths == nullptr || tree.paths->size() != tree.leaves.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a flat tree of ", tree.paths == nullptr ? 0 : tree.paths->size(), " paths has ",
-        tree.leaves.size(), " leaves"));
+    return absl::InvalidArgumentError(absl::StrCat("a flat tree of ",
+                                                   tree.paths == nullptr ? 0 : tree.paths->size(),
+                                                   " paths has ", tree.leaves.size(), " leaves"));
   }
   auto rep = std::make_shared<Rep>();
   rep->paths = tree.paths;
@@ -309,8 +311,8 @@ absl::StatusOr<Layout> Layout::Of(const FlatTree& tree) {
         return s;
       }
     } catch (const c10::Error& e) {
-      return Unsupported(path, absl::StrCat("a tensor that cannot be read (",
-                                            e.what_without_backtrace(), ")"));
+      return Unsupported(
+          path, absl::StrCat("a tensor that cannot be read (", e.what_without_backtrace(), ")"));
     } catch (const std::exception& e) {
       return Unsupported(path, absl::StrCat("a tensor that cannot be read (", e.what(), ")"));
     }
@@ -371,8 +373,8 @@ std::optional<std::string> Layout::Difference(const Layout& a, const Layout& b,
     const std::string a_text = leafpack::Describe(a.leaf(i), a_paths);
     const std::string b_text = leafpack::Describe(b.leaf(i), b_paths);
     if (a_text != b_text) {
-      return absl::StrCat(a_paths[i].ToString(), ": ", a_name, " has ", a_text, ", ", b_name, " has ",
-                          b_text);
+      return absl::StrCat(a_paths[i].ToString(), ": ", a_name, " has ", a_text, ", ", b_name,
+                          " has ", b_text);
     }
   }
   return "no leaf differs, but the digests do";

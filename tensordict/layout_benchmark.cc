@@ -23,17 +23,18 @@ namespace {
 TensorDict Model(int64_t n) {
   TensorDict tree;
   for (int64_t i = 0; i < n; ++i) {
-    const absl::Status s = tree.Set({"model", absl::StrCat("layer", i / 10), absl::StrCat("parameter", i % 10)},
-                                    at::zeros({32, 32}, at::kFloat));
+    const absl::Status s =
+        tree.Set({"model", absl::StrCat("layer", i / 10), absl::StrCat("parameter", i % 10)},
+                 at::zeros({32, 32}, at::kFloat));
     if (!s.ok()) std::abort();
   }
   return tree;
 }
 
 void PerLeaf(benchmark::State& state, int64_t leaves) {
-  state.counters["per_leaf"] =
-      benchmark::Counter(static_cast<double>(leaves), benchmark::Counter::kIsIterationInvariantRate |
-                                                          benchmark::Counter::kInvert);
+  state.counters["per_leaf"] = benchmark::Counter(
+      static_cast<double>(leaves),
+      benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
 }
 
 // The same structure as last time.
@@ -67,7 +68,8 @@ BENCHMARK(BM_LayoutOf)->Arg(10)->Arg(1000)->Arg(100000);
 void BM_LayoutOfColumns(benchmark::State& state) {
   const at::Tensor matrix = at::zeros({100, state.range(0)}, at::kFloat);
   std::vector<std::pair<NestedKey, at::Tensor>> leaves;
-  for (int64_t i = 0; i < state.range(0); ++i) leaves.emplace_back(NestedKey{i}, matrix.select(1, i));
+  for (int64_t i = 0; i < state.range(0); ++i)
+    leaves.emplace_back(NestedKey{i}, matrix.select(1, i));
   const FlatTree flat = *MakeFlatTree(std::move(leaves));
   for (auto _ : state) benchmark::DoNotOptimize(Layout::Of(flat));
   PerLeaf(state, state.range(0));

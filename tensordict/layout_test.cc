@@ -54,7 +54,8 @@ at::Tensor F(at::IntArrayRef sizes) { return at::zeros(sizes, at::kFloat); }
 
 TEST(LayoutTest, DescribesLeaves) {
   const at::Tensor m = at::zeros({4, 6}, at::kDouble);
-  const Layout layout = Of({{{"a"}, m.t().slice(0, 1, 3)}, {{"b"}, at::zeros({}, at::kBool)}, {{"c"}, at::Tensor()}});
+  const Layout layout =
+      Of({{{"a"}, m.t().slice(0, 1, 3)}, {{"b"}, at::zeros({}, at::kBool)}, {{"c"}, at::Tensor()}});
   ASSERT_EQ(layout.size(), 3u);
   const LeafInfo& a = layout.leaf(0);
   EXPECT_EQ(a.dtype, at::kDouble);
@@ -129,7 +130,8 @@ TEST(LayoutTest, DigestCoversWhatMustAgree) {
 TEST(LayoutTest, DigestDoesNotCoverWhatMayDiffer) {
   const at::Tensor base = F({8, 8});
   const Layout plain = Of({{{"a"}, F({2, 3})}, {{"b"}, F({3})}});
-  const Layout strided = Of({{{"b"}, base.select(1, 7).slice(0, 0, 3)}, {{"a"}, base.slice(0, 0, 6, 3).slice(1, 0, 3)}});
+  const Layout strided = Of(
+      {{{"b"}, base.select(1, 7).slice(0, 0, 3)}, {{"a"}, base.slice(0, 0, 6, 3).slice(1, 0, 3)}});
   EXPECT_EQ(plain.digest(), strided.digest());
   EXPECT_EQ(plain, strided);
   EXPECT_EQ(plain.Describe(), strided.Describe());
@@ -193,7 +195,8 @@ TEST(LayoutTest, ColumnsBesideColumnsAreFine) {
   const Layout layout = Of({{{"l"}, m.slice(1, 0, 2)}, {{"r"}, m.slice(1, 2)}});
   EXPECT_EQ(layout.leaf(1).alias_of, -1);
   const at::Tensor v = F({10});
-  EXPECT_EQ(Of({{{"even"}, v.slice(0, 0, 10, 2)}, {{"odd"}, v.slice(0, 1, 10, 2)}}).leaf(1).alias_of, -1);
+  EXPECT_EQ(
+      Of({{{"even"}, v.slice(0, 0, 10, 2)}, {{"odd"}, v.slice(0, 1, 10, 2)}}).leaf(1).alias_of, -1);
   // Real and imaginary parts interlace.
   const at::Tensor c = at::view_as_real(at::zeros({4}, at::kComplexFloat));
   EXPECT_EQ(Of({{{"im"}, c.select(1, 1)}, {{"re"}, c.select(1, 0)}}).leaf(1).alias_of, -1);
@@ -222,12 +225,16 @@ TEST(LayoutTest, TwoDtypesOverOneMemoryAreRefused) {
   const at::Tensor x = F({4});
   EXPECT_THAT(ErrorOf({{{"f"}, x}, {{"i"}, x.view(at::kInt)}}),
               AllOf(HasSubstr("f and i"), HasSubstr("float32"), HasSubstr("int32")));
-  EXPECT_THAT(ErrorOf({{{"f"}, x}, {{"i"}, x.view(at::kByte).slice(0, 2, 3)}}), HasSubstr("f and i"));
+  EXPECT_THAT(ErrorOf({{{"f"}, x}, {{"i"}, x.view(at::kByte).slice(0, 2, 3)}}),
+              HasSubstr("f and i"));
 }
 
 TEST(LayoutTest, EmptyAndUndefinedLeavesNeverOverlap) {
   const at::Tensor x = F({4});
-  EXPECT_EQ(Of({{{"a"}, x}, {{"b"}, x.slice(0, 2, 2)}, {{"c"}, x.slice(0, 2, 2)}, {{"d"}, at::Tensor()},
+  EXPECT_EQ(Of({{{"a"}, x},
+                {{"b"}, x.slice(0, 2, 2)},
+                {{"c"}, x.slice(0, 2, 2)},
+                {{"d"}, at::Tensor()},
                 {{"e"}, at::Tensor()}})
                 .leaf(2)
                 .alias_of,
@@ -250,17 +257,22 @@ TEST(LayoutTest, RandomViewsOfOneStorageAgainstBruteForce) {
         if (rng() % 2 == 0) continue;
         const auto size = static_cast<uint64_t>(view.size(d));
         const auto begin = static_cast<int64_t>(rng() % size);
-        const auto end = begin + 1 + static_cast<int64_t>(rng() % (size - static_cast<uint64_t>(begin)));
+        const auto end =
+            begin + 1 + static_cast<int64_t>(rng() % (size - static_cast<uint64_t>(begin)));
         view = view.slice(d, begin, end, 1 + static_cast<int64_t>(rng() % 2));
       }
       if (rng() % 2 == 0) view = view.transpose(0, 2);
       leaves.emplace_back(NestedKey{n}, view);
     }
     // Canonical order is by position.
-    std::sort(leaves.begin(), leaves.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    std::sort(leaves.begin(), leaves.end(),
+              [](const auto& a, const auto& b) { return a.first < b.first; });
     for (const auto& [path, view] : leaves) {
-      const at::Tensor index = at::arange(120).as_strided(view.sizes(), view.strides(), view.storage_offset()).contiguous();
-      std::vector<int64_t> e(index.const_data_ptr<int64_t>(), index.const_data_ptr<int64_t>() + index.numel());
+      const at::Tensor index = at::arange(120)
+                                   .as_strided(view.sizes(), view.strides(), view.storage_offset())
+                                   .contiguous();
+      std::vector<int64_t> e(index.const_data_ptr<int64_t>(),
+                             index.const_data_ptr<int64_t>() + index.numel());
       std::sort(e.begin(), e.end());
       elements.push_back(std::move(e));
     }
@@ -269,8 +281,8 @@ TEST(LayoutTest, RandomViewsOfOneStorageAgainstBruteForce) {
     for (size_t b = 0; b < leaves.size(); ++b) {
       for (size_t a = 0; a < b; ++a) {
         std::vector<int64_t> common;
-        std::set_intersection(elements[a].begin(), elements[a].end(), elements[b].begin(), elements[b].end(),
-                              std::back_inserter(common));
+        std::set_intersection(elements[a].begin(), elements[a].end(), elements[b].begin(),
+                              elements[b].end(), std::back_inserter(common));
         if (common.empty()) continue;
         if (elements[a] != elements[b]) {
           clash = true;
@@ -296,7 +308,10 @@ TEST(LayoutTest, RandomViewsOfOneStorageAgainstBruteForce) {
 
 TEST(LayoutTest, SparseLeaves) {
   const at::Tensor s = at::sparse_coo_tensor({5, 2}, at::kFloat);
-  const Layout layout = Of({{{"a"}, s}, {{"b"}, F({2})}, {{"c"}, s}, {{"d"}, at::sparse_coo_tensor({5, 2}, at::kFloat)}});
+  const Layout layout = Of({{{"a"}, s},
+                            {{"b"}, F({2})},
+                            {{"c"}, s},
+                            {{"d"}, at::sparse_coo_tensor({5, 2}, at::kFloat)}});
   EXPECT_EQ(layout.leaf(0).kind, LeafKind::kSparse);
   EXPECT_EQ(layout.leaf(0).sparse_dim, 2);
   EXPECT_EQ(layout.leaf(0).bytes, 0);
@@ -313,7 +328,8 @@ TEST(LayoutTest, OtherLayoutsAreRefusedByPath) {
 TEST(LayoutTest, TensorsWithoutMemoryAreRefusedByPath) {
   at::Tensor freed = F({4});
   freed.storage().set_data_ptr_noswap(at::DataPtr(nullptr, c10::Device(c10::kCPU)));
-  EXPECT_THAT(ErrorOf({{{"x", "freed"}, freed}}, absl::StatusCode::kUnimplemented), HasSubstr("x.freed"));
+  EXPECT_THAT(ErrorOf({{{"x", "freed"}, freed}}, absl::StatusCode::kUnimplemented),
+              HasSubstr("x.freed"));
 }
 
 TEST(LayoutTest, DeepPathsAreRefused) {
@@ -377,7 +393,8 @@ TEST(LayoutTest, MatchesWhileNothingChanged) {
 TEST(LayoutTest, DifferenceNamesTheFirst) {
   const at::Tensor x = F({2});
   const auto difference = [](Leaves a, Leaves b) {
-    return Layout::Difference(Of(std::move(a)), Of(std::move(b)), "rank 0", "rank 1").value_or("none");
+    return Layout::Difference(Of(std::move(a)), Of(std::move(b)), "rank 0", "rank 1")
+        .value_or("none");
   };
   EXPECT_EQ(difference({{{"a"}, x}, {{"k8"}, F({2})}}, {{{"a"}, x}, {{"k9"}, F({2})}}),
             "k8: rank 0 has float32 [2] cpu, rank 1 has no such leaf (its next is k9)");

@@ -11,8 +11,8 @@
 namespace leafpack {
 namespace {
 
-// Length of the well-formed UTF-8 sequence at the begin of `text`, and its code point; 0 if there is
-// none (overlong forms, surrogates and values over 0x10ffff are not well-formed).
+// Length of the well-formed UTF-8 sequence at the begin of `text`, and its code point; 0 if there
+// is none (overlong forms, surrogates and values over 0x10ffff are not well-formed).
 size_t DecodeUtf8(std::string_view text, uint32_t& code_point) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
   const uint8_t first = byte(0);
@@ -56,7 +56,8 @@ bool IsInvisible(uint32_t c) {
 
 // Characters that have a meaning in a printed path.
 bool IsReserved(uint32_t c) {
-  return c == '.' || c == '"' || c == '\\' || c == '[' || c == ']' || c == ' ' || c == ',' || c == '\'';
+  return c == '.' || c == '"' || c == '\\' || c == '[' || c == ']' || c == ' ' || c == ',' ||
+         c == '\'';
 }
 
 void AppendEscapedByte(uint8_t byte, std::string& out) {

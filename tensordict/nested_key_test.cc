@@ -28,12 +28,13 @@ TEST(KeyComponentTest, NamesAndPositionsAreDifferent) {
 }
 
 TEST(KeyComponentTest, OrderIsPositionsByNumberThenNamesByUnsignedBytes) {
-  const std::vector<KeyComponent> rising = {
-      -5, 0, 2, 9, 10, 11, "", "\0"s, "\0\0"s, "A", "B", "a", "a\0"s, "a.b", "aa", "b", "\x7f", "\x80", "é",
-      "\xff"};
+  const std::vector<KeyComponent> rising = {-5,    0,       2,      9,      10,  11,     "",
+                                            "\0"s, "\0\0"s, "A",    "B",    "a", "a\0"s, "a.b",
+                                            "aa",  "b",     "\x7f", "\x80", "é", "\xff"};
   for (size_t i = 0; i < rising.size(); ++i) {
     for (size_t j = 0; j < rising.size(); ++j) {
-      EXPECT_EQ(rising[i] < rising[j], i < j) << rising[i].ToString() << " " << rising[j].ToString();
+      EXPECT_EQ(rising[i] < rising[j], i < j)
+          << rising[i].ToString() << " " << rising[j].ToString();
       EXPECT_EQ(rising[i] == rising[j], i == j);
     }
   }
@@ -49,10 +50,10 @@ TEST(NestedKeyTest, AStringIsOneComponent) {
 }
 
 TEST(NestedKeyTest, OrderGoesComponentByComponent) {
-  const std::vector<NestedKey> rising = {{},         {0},        {0, 0},        {0, "a"},   {1},
-                                         {""},       {"", ""},   {"a"},         {"a", 2},   {"a", 10},
-                                         {"a", "b"}, {"a", "c"}, {"a", "c", 0}, {"a\0"s},   {"a!"},
-                                         {"a.b"},    {"aa"},     {"b"},         {"b", "a"}};
+  const std::vector<NestedKey> rising = {
+      {},     {0},      {0, 0},    {0, "a"},   {1},        {""},          {"", ""},
+      {"a"},  {"a", 2}, {"a", 10}, {"a", "b"}, {"a", "c"}, {"a", "c", 0}, {"a\0"s},
+      {"a!"}, {"a.b"},  {"aa"},    {"b"},      {"b", "a"}};
   for (size_t i = 0; i < rising.size(); ++i) {
     for (size_t j = 0; j < rising.size(); ++j) {
       EXPECT_EQ(rising[i] < rising[j], i < j) << rising[i] << " " << rising[j];
@@ -74,14 +75,14 @@ TEST(NestedKeyTest, ToString) {
   EXPECT_EQ(NestedKey("größe").ToString(), "größe");
   EXPECT_EQ(NestedKey("层").ToString(), "层");
   EXPECT_EQ(NestedKey("\xff").ToString(), "\"\\xff\"");
-  EXPECT_EQ(NestedKey("\xc0\x80").ToString(), "\"\\xc0\\x80\"");       // overlong
+  EXPECT_EQ(NestedKey("\xc0\x80").ToString(), "\"\\xc0\\x80\"");           // overlong
   EXPECT_EQ(NestedKey("\xed\xa0\x80").ToString(), "\"\\xed\\xa0\\x80\"");  // a surrogate
-  EXPECT_EQ(NestedKey("a\u202e").ToString(), "\"a\\xe2\\x80\\xae\"");  // right-to-left override
-  EXPECT_EQ(NestedKey("\xe2\x80").ToString(), "\"\\xe2\\x80\"");       // cut short
+  EXPECT_EQ(NestedKey("a\u202e").ToString(), "\"a\\xe2\\x80\\xae\"");      // right-to-left override
+  EXPECT_EQ(NestedKey("\xe2\x80").ToString(), "\"\\xe2\\x80\"");           // cut short
 }
 
 NestedKey RandomKey(std::mt19937_64& rng) {
-  static const std::vector<std::string> pieces = {"a",  "b", ".", "\"", "\\",   "[", "]",  "0",
+  static const std::vector<std::string> pieces = {"a",  "b", ".", "\"",  "\\",   "[", "]",     "0",
                                                   "\n", " ", "é", "\0"s, "\xff", "x", "\u200b"};
   NestedKey key;
   const size_t n = rng() % 4;

@@ -25,8 +25,9 @@ int64_t FloorDiv(int64_t a, int64_t b) { return a / b - ((a % b != 0 && (a < 0))
 int64_t CeilDiv(int64_t a, int64_t b) { return -FloorDiv(-a, b); }
 
 // Is there a vector u with sum of stride_k * u_k = target and min_k <= u_k <= max_k? A search over
-// the dimensions from the largest stride down. What the smaller ones can still reach bounds each u_k,
-// so that for strides that are nested, as almost all are, one or two values remain per dimension.
+// the dimensions from the largest stride down. What the smaller ones can still reach bounds each
+// u_k, so that for strides that are nested, as almost all are, one or two values remain per
+// dimension.
 class SumSearch {
  public:
   struct Term {
@@ -88,8 +89,8 @@ class SumSearch {
 };
 
 // Every stride is larger than all that the smaller ones span together. Then no two indices lead to
-// one byte, and the normalized form is the only one that the set of bytes has: its smallest stride and
-// the length of its first run can be read off the set, and so on upwards.
+// one byte, and the normalized form is the only one that the set of bytes has: its smallest stride
+// and the length of its first run can be read off the set, and so on upwards.
 bool IsNested(const Region& region) {
   int64_t span = 0;
   for (const Region::Dim& dim : region.dims) {
@@ -282,7 +283,8 @@ Meeting Meet(const Region& a, const Region& b) {
   return MeetByMap(a, b);
 }
 
-std::optional<Clash> FindMeetings(absl::Span<const RegionClaim> claims, std::vector<size_t>& owners) {
+std::optional<Clash> FindMeetings(absl::Span<const RegionClaim> claims,
+                                  std::vector<size_t>& owners) {
   const size_t n = claims.size();
   owners.resize(n);
   std::iota(owners.begin(), owners.end(), size_t{0});

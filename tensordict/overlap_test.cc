@@ -68,7 +68,8 @@ Meeting BruteMeeting(const View& a, const View& b) {
 View RandomView(std::mt19937_64& rng) {
   View view;
   view.element = int64_t{1} << (rng() % 4);
-  view.begin = 4096 + (rng() % 4 == 0 ? rng() % 64 : (rng() % 16) * static_cast<uintptr_t>(view.element));
+  view.begin =
+      4096 + (rng() % 4 == 0 ? rng() % 64 : (rng() % 16) * static_cast<uintptr_t>(view.element));
   for (size_t dims = rng() % 5; dims > 0; --dims) {
     view.sizes.push_back(1 + static_cast<int64_t>(rng() % 4));
     view.strides.push_back(static_cast<int64_t>(rng() % 13));
@@ -143,7 +144,8 @@ TEST(OverlapTest, PairsAgainstBruteForce) {
 }
 
 TEST(OverlapTest, EqualSetsWithTwoForms) {
-  // 2i + 3j + 6k reaches the same bytes as 2i + 3j with a longer i: no form can be read off the set.
+  // 2i + 3j + 6k reaches the same bytes as 2i + 3j with a longer i: no form can be read off the
+  // set.
   const View a{100, 1, {3, 2, 4}, {2, 3, 6}};
   const View b{100, 1, {12, 2}, {2, 3}};
   ASSERT_EQ(a.Bytes(), b.Bytes());
@@ -152,10 +154,10 @@ TEST(OverlapTest, EqualSetsWithTwoForms) {
 }
 
 TEST(OverlapTest, StridesThatAreNotNested) {
-  // Sums of distinct subsets of a Conway-Guy sequence are distinct, though none is nested; the search
-  // cannot tell at once, nor may it be wrong.
-  const std::vector<int64_t> conway_guy = {84,  161, 238, 316, 383, 434, 473, 503, 522, 535, 542,
-                                           545, 546, 547};
+  // Sums of distinct subsets of a Conway-Guy sequence are distinct, though none is nested; the
+  // search cannot tell at once, nor may it be wrong.
+  const std::vector<int64_t> conway_guy = {84,  161, 238, 316, 383, 434, 473,
+                                           503, 522, 535, 542, 545, 546, 547};
   View view{4096, 1, {}, {}};
   for (size_t k = 0; k < conway_guy.size(); ++k) {
     view.sizes.push_back(2);
@@ -193,7 +195,8 @@ TEST(FindMeetingsTest, AgainstBruteForce) {
       if (view.OverlapsItself()) continue;
       if (rng() % 2 == 0) view.begin += 1024 * (rng() % 4);
       views.push_back(view);
-      claims.push_back({view.region(), static_cast<int32_t>(rng() % 8 == 0), static_cast<int32_t>(rng() % 8 == 0)});
+      claims.push_back({view.region(), static_cast<int32_t>(rng() % 8 == 0),
+                        static_cast<int32_t>(rng() % 8 == 0)});
     }
     // The first clash by index, and owners.
     std::vector<size_t> expected_owners(views.size());

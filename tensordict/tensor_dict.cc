@@ -222,10 +222,10 @@ absl::StatusOr<const TensorDict::Value*> TensorDict::Find(const NestedKey& key) 
   for (size_t i = 0; i < key.size(); ++i) {
     const auto it = node->children.find(key[i]);
     if (it == node->children.end()) {
-      return absl::NotFoundError(
-          i + 1 == key.size()
-              ? absl::StrCat("there is no ", key.ToString())
-              : absl::StrCat("there is no ", Prefix(key, i + 1).ToString(), ", so no ", key.ToString()));
+      return absl::NotFoundError(i + 1 == key.size()
+                                     ? absl::StrCat("there is no ", key.ToString())
+                                     : absl::StrCat("there is no ", Prefix(key, i + 1).ToString(),
+                                                    ", so no ", key.ToString()));
     }
     if (i + 1 == key.size()) return &it->second;
     const auto* dict = std::get_if<TensorDict>(&it->second);

@@ -72,7 +72,8 @@ TEST(TensorDictTest, ErrorsNameThePath) {
   EXPECT_EQ(tree.Get({"a", "c"}).status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(tree.Get({"x", "c"}).status().message()),
               testing::AllOf(HasSubstr("x"), HasSubstr("x.c")));
-  EXPECT_THAT(std::string(tree.Get({"a", "b", "c"}).status().message()), HasSubstr("a.b is a leaf"));
+  EXPECT_THAT(std::string(tree.Get({"a", "b", "c"}).status().message()),
+              HasSubstr("a.b is a leaf"));
   ExpectRefused(tree.Get({"a"}).status(), "a is a node");
   ExpectRefused(tree.Get({}).status(), "root");
   ExpectRefused(tree.GetDict({"a", "b"}).status(), "a.b is a leaf");
@@ -141,8 +142,13 @@ TEST(TensorDictTest, NestedConstruction) {
   const at::Tensor t = at::ones({2});
   TensorDict sub({2});
   ASSERT_TRUE(sub.Set("x", t).ok());
-  absl::StatusOr<TensorDict> tree = TensorDict::Make(
-      {{"z", t}, {"b", {{"d", t}, {"c", t}}}, {"one", {{"e", t}}}, {"s", sub}, {0, {{1, t}}}, {"n", {}}}, {2});
+  absl::StatusOr<TensorDict> tree = TensorDict::Make({{"z", t},
+                                                      {"b", {{"d", t}, {"c", t}}},
+                                                      {"one", {{"e", t}}},
+                                                      {"s", sub},
+                                                      {0, {{1, t}}},
+                                                      {"n", {}}},
+                                                     {2});
   ASSERT_TRUE(tree.ok()) << tree.status();
   EXPECT_THAT(Paths(*tree), ElementsAre("[0][1]", "b.c", "b.d", "one.e", "s.x", "z"));
 }
@@ -198,7 +204,8 @@ TEST(TensorDictTest, DepthHasALimit) {
 }
 
 TEST(TensorDictTest, DeepTreesAreFreedWithoutRecursion) {
-  // Handles to inner nodes can grow a tree beyond the limit; it must be walked and freed all the same.
+  // Handles to inner nodes can grow a tree beyond the limit; it must be walked and freed all the
+  // same.
   TensorDict root;
   TensorDict at = root;
   for (int i = 0; i < 300000; ++i) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -221,8 +222,16 @@ absl::StatusOr<BucketPlan> MakeBucketPlan(const Layout& layout, Bucketing bucket
                      " bytes: the cap must be positive (PerLeaf makes a bucket of every leaf)"));
   }
   if (params.alignment < 0 || (params.alignment & (params.alignment - 1)) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("slots cannot be aligned to ", params.alignment,
+                                                   " bytes: not a power of two"));
+  }
+  // Offsets must not overflow, whatever the plan is.
+  const absl::int128 most =
+      absl::int128(params.alignment) * (static_cast<int64_t>(layout.size()) + 1);
+  if (most + layout.total_bytes() > std::numeric_limits<int64_t>::max() / 2) {
     return absl::InvalidArgumentError(
-        absl::StrCat("slots cannot be aligned to ", params.alignment, " bytes: not a power of two"));
+        absl::StrCat("slots of ", layout.size(), " leaves cannot be aligned to ", params.alignment,
+                     " bytes: offsets would overflow"));
   }
   if (params.max_packed_bucket_bytes <= 0) {
     return absl::InvalidArgumentError(absl::StrCat("max_packed_bucket_bytes must be positive, not ",
@@ -235,9 +244,8 @@ absl::StatusOr<BucketPlan> MakeBucketPlan(const Layout& layout, Bucketing bucket
         " ps a byte on the wire, ", costs.pack_ps_per_byte, " ps a packed byte"));
   }
   if (!params.included.empty() && params.included.size() != layout.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(params.included.size(),
-                                                   " flags say which of ", layout.size(),
-                                                   " leaves are included"));
+    return absl::InvalidArgumentError(absl::StrCat(params.included.size(), " flags say which of ",
+                                                   layout.size(), " leaves are included"));
   }
   return Planner(layout, bucketing, params).Plan();
 }

@@ -62,8 +62,9 @@ at::Tensor Floats(int64_t n) { return at::zeros({n}, at::kFloat); }
 
 TEST(BucketPlanTest, PerLeaf) {
   const at::Tensor x = Floats(3);
-  const BucketPlan plan = Plan(LayoutOf({x, Bytes(5), Floats(0), x, at::Tensor(), at::zeros({}, at::kFloat)}),
-                               Bucketing::PerLeaf());
+  const BucketPlan plan =
+      Plan(LayoutOf({x, Bytes(5), Floats(0), x, at::Tensor(), at::zeros({}, at::kFloat)}),
+           Bucketing::PerLeaf());
   EXPECT_EQ(Leaves(plan), (Indices{{0}, {1}, {5}}));
   EXPECT_EQ(plan.buckets[0].dtype, at::kFloat);
   EXPECT_EQ(plan.buckets[0].bytes, 12);
@@ -72,15 +73,19 @@ TEST(BucketPlanTest, PerLeaf) {
 }
 
 TEST(BucketPlanTest, MaxBytesFillsInOrder) {
-  const Layout layout = LayoutOf({Bytes(4), Bytes(4), Floats(1), Bytes(3), Bytes(11), Bytes(10), Bytes(2), Floats(2)});
-  EXPECT_EQ(Leaves(Plan(layout, Bucketing::MaxBytes(10))), (Indices{{0, 1}, {2}, {3, 6}, {4}, {5}, {7}}));
-  EXPECT_EQ(Leaves(Plan(layout, Bucketing::MaxBytes(12))), (Indices{{0, 1, 3}, {2, 7}, {4}, {5, 6}}));
+  const Layout layout = LayoutOf(
+      {Bytes(4), Bytes(4), Floats(1), Bytes(3), Bytes(11), Bytes(10), Bytes(2), Floats(2)});
+  EXPECT_EQ(Leaves(Plan(layout, Bucketing::MaxBytes(10))),
+            (Indices{{0, 1}, {2}, {3, 6}, {4}, {5}, {7}}));
+  EXPECT_EQ(Leaves(Plan(layout, Bucketing::MaxBytes(12))),
+            (Indices{{0, 1, 3}, {2, 7}, {4}, {5, 6}}));
   EXPECT_EQ(Leaves(Plan(layout, Bucketing::MaxBytes(1))).size(), 8u);
   EXPECT_EQ(Leaves(Plan(layout, Bucketing::MaxBytes(INT64_MAX / 2))).size(), 2u);
 }
 
 TEST(BucketPlanTest, SlotsAreTightByDefault) {
-  const BucketPlan plan = Plan(LayoutOf({Floats(1), Floats(5), Floats(2)}), Bucketing::MaxBytes(1000));
+  const BucketPlan plan =
+      Plan(LayoutOf({Floats(1), Floats(5), Floats(2)}), Bucketing::MaxBytes(1000));
   ASSERT_EQ(plan.buckets.size(), 1u);
   EXPECT_EQ(plan.buckets[0].slots, (std::vector<Slot>{{0, 0, 4}, {1, 4, 20}, {2, 24, 8}}));
   EXPECT_EQ(plan.buckets[0].bytes, 32);
@@ -112,6 +117,8 @@ TEST(BucketPlanTest, BadInputIsRefused) {
   PlanParams params;
   params.alignment = 24;
   EXPECT_THAT(error(Bucketing::Auto(), params), HasSubstr("24"));
+  params.alignment = int64_t{1} << 62;
+  EXPECT_THAT(error(Bucketing::Auto(), params), HasSubstr("overflow"));
   params = {};
   params.max_packed_bucket_bytes = 0;
   EXPECT_THAT(error(Bucketing::Auto(), params), HasSubstr("max_packed_bucket_bytes"));
@@ -144,20 +151,25 @@ TEST(BucketPlanTest, IncludedLeaves) {
 
 TEST(BucketPlanTest, AutoPacksSmallLeavesAndLeavesLargeOnesAlone) {
   PlanParams params;
-  params.costs = {.message_ns = 1000, .wire_ps_per_byte = 1000, .pack_ps_per_byte = 1000, .overlap = false};
+  params.costs = {
+      .message_ns = 1000, .wire_ps_per_byte = 1000, .pack_ps_per_byte = 1000, .overlap = false};
   // A message costs as much as packing 1000 bytes.
-  EXPECT_EQ(Leaves(Plan(LayoutOf({Bytes(10), Bytes(1001), Bytes(20), Bytes(5000), Bytes(30)}), Bucketing::Auto(), params)),
+  EXPECT_EQ(Leaves(Plan(LayoutOf({Bytes(10), Bytes(1001), Bytes(20), Bytes(5000), Bytes(30)}),
+                        Bucketing::Auto(), params)),
             (Indices{{0, 2, 4}, {1}, {3}}));
   // Two leaves of 900 bytes: packing 1800 saves one message only.
-  EXPECT_EQ(Leaves(Plan(LayoutOf({Bytes(900), Bytes(900)}), Bucketing::Auto(), params)), (Indices{{0}, {1}}));
-  EXPECT_EQ(Leaves(Plan(LayoutOf({Bytes(400), Bytes(400)}), Bucketing::Auto(), params)), (Indices{{0, 1}}));
+  EXPECT_EQ(Leaves(Plan(LayoutOf({Bytes(900), Bytes(900)}), Bucketing::Auto(), params)),
+            (Indices{{0}, {1}}));
+  EXPECT_EQ(Leaves(Plan(LayoutOf({Bytes(400), Bytes(400)}), Bucketing::Auto(), params)),
+            (Indices{{0, 1}}));
   EXPECT_EQ(Leaves(Plan(LayoutOf({Bytes(400)}), Bucketing::Auto(), params)), (Indices{{0}}));
   EXPECT_TRUE(Plan(LayoutOf({}), Bucketing::Auto(), params).buckets.empty());
 }
 
 TEST(BucketPlanTest, AutoCutsWhatOverlaps) {
   PlanParams params;
-  params.costs = {.message_ns = 1000, .wire_ps_per_byte = 1000, .pack_ps_per_byte = 1000, .overlap = true};
+  params.costs = {
+      .message_ns = 1000, .wire_ps_per_byte = 1000, .pack_ps_per_byte = 1000, .overlap = true};
   std::vector<at::Tensor> leaves;
   for (int i = 0; i < 1000; ++i) leaves.push_back(Bytes(100));
   // S * pack / message = 100: ten buckets.
@@ -174,9 +186,11 @@ TEST(BucketPlanTest, AutoCutsWhatOverlaps) {
 
 TEST(BucketPlanTest, AutoSeesNeighboursOnlyWhenMemoryIsAgreed) {
   PlanParams params;
-  params.costs = {.message_ns = 1000, .wire_ps_per_byte = 1000, .pack_ps_per_byte = 1000, .overlap = false};
+  params.costs = {
+      .message_ns = 1000, .wire_ps_per_byte = 1000, .pack_ps_per_byte = 1000, .overlap = false};
   const at::Tensor flat = Bytes(9000);
-  const Layout layout = LayoutOf({flat.slice(0, 0, 5000), flat.slice(0, 5000, 5010), flat.slice(0, 5010, 9000), Bytes(7), Bytes(8)});
+  const Layout layout = LayoutOf({flat.slice(0, 0, 5000), flat.slice(0, 5000, 5010),
+                                  flat.slice(0, 5010, 9000), Bytes(7), Bytes(8)});
   EXPECT_EQ(Leaves(Plan(layout, Bucketing::Auto(), params)), (Indices{{0}, {1, 3, 4}, {2}}));
   params.memory_agreed = true;
   EXPECT_EQ(Leaves(Plan(layout, Bucketing::Auto(), params)), (Indices{{0, 1, 2}, {3, 4}}));
@@ -229,7 +243,8 @@ TEST(BucketPlanTest, RandomTreesKeepAllPromises) {
                     .wire_ps_per_byte = static_cast<int64_t>(rng() % 2000),
                     .pack_ps_per_byte = static_cast<int64_t>(rng() % 2000),
                     .overlap = rng() % 2 == 0};
-    for (const Bucketing& bucketing : {Bucketing::Auto(), Bucketing::PerLeaf(), Bucketing::MaxBytes(cap)}) {
+    for (const Bucketing& bucketing :
+         {Bucketing::Auto(), Bucketing::PerLeaf(), Bucketing::MaxBytes(cap)}) {
       SCOPED_TRACE(bucketing.ToString());
       const BucketPlan plan = Plan(layout, bucketing, params);
       // Deterministic, and blind to strides and addresses.
@@ -255,7 +270,8 @@ TEST(BucketPlanTest, RandomTreesKeepAllPromises) {
           EXPECT_EQ(slot.bytes, info.bytes);
           EXPECT_EQ(info.dtype, bucket.dtype);
           EXPECT_EQ(info.device.type(), bucket.device);
-          const int64_t step = std::max<int64_t>(params.alignment, static_cast<int64_t>(c10::elementSize(bucket.dtype)));
+          const int64_t step = std::max<int64_t>(
+              params.alignment, static_cast<int64_t>(c10::elementSize(bucket.dtype)));
           EXPECT_EQ(slot.offset, (end + step - 1) / step * step);
           end = slot.offset + slot.bytes;
         }
@@ -281,8 +297,8 @@ TEST(BucketPlanTest, RandomTreesKeepAllPromises) {
   }
 }
 
-// The modelled cost of a plan, in picoseconds, without the bytes on the wire: per dtype, messages and
-// what of the packing is not hidden.
+// The modelled cost of a plan, in picoseconds, without the bytes on the wire: per dtype, messages
+// and what of the packing is not hidden.
 double ModelCost(const BucketPlan& plan, const AutoCosts& costs) {
   struct Sum {
     double messages = 0;
@@ -298,7 +314,10 @@ double ModelCost(const BucketPlan& plan, const AutoCosts& costs) {
   for (const auto& [dtype, sum] : sums) {
     cost += sum.messages * static_cast<double>(costs.message_ns) * 1000;
     const auto pack = static_cast<double>(costs.pack_ps_per_byte);
-    const auto hides = costs.overlap ? static_cast<double>(std::min(costs.pack_ps_per_byte, costs.wire_ps_per_byte)) : 0.0;
+    const auto hides =
+        costs.overlap
+            ? static_cast<double>(std::min(costs.pack_ps_per_byte, costs.wire_ps_per_byte))
+            : 0.0;
     cost += sum.packed * (pack - (1 - 1 / sum.messages) * hides);
   }
   return cost;
@@ -318,7 +337,8 @@ TEST(BucketPlanTest, AutoIsNeverWorseThanPerLeafOrOneBucket) {
                     .overlap = rng() % 2 == 0};
     const double auto_cost = ModelCost(Plan(layout, Bucketing::Auto(), params), params.costs);
     const double per_leaf = ModelCost(Plan(layout, Bucketing::PerLeaf(), params), params.costs);
-    const double one = ModelCost(Plan(layout, Bucketing::MaxBytes(int64_t{1} << 40), params), params.costs);
+    const double one =
+        ModelCost(Plan(layout, Bucketing::MaxBytes(int64_t{1} << 40), params), params.costs);
     const double best = std::min(per_leaf, one);
     EXPECT_LE(auto_cost, best * (1 + 1e-9));
     better += auto_cost < best * 0.999 ? 1 : 0;

@@ -55,8 +55,8 @@ void Copy(const at::Tensor& leaf, PackOrder order, void* dst) {
   } else if (IsOneRun(leaf, order)) {
     std::memcpy(dst, leaf.const_data_ptr(), leaf.nbytes());
   } else {
-    GatherStrided(leaf.const_data_ptr(), Span(leaf.sizes()), Span(leaf.strides()),
-                  leaf.itemsize(), dst);
+    GatherStrided(leaf.const_data_ptr(), Span(leaf.sizes()), Span(leaf.strides()), leaf.itemsize(),
+                  dst);
   }
 }
 
@@ -90,18 +90,18 @@ absl::Status Guarded(const char* what, F f) {
 absl::Status CheckLeaves(const Bucket& bucket, absl::Span<const at::Tensor> leaves) {
   for (const Slot& slot : bucket.slots) {
     if (slot.leaf < 0 || slot.leaf >= static_cast<int64_t>(leaves.size())) {
-      return absl::InvalidArgumentError(absl::StrCat("the bucket names leaf ", slot.leaf, " of ",
-                                                     leaves.size()));
+      return absl::InvalidArgumentError(
+          absl::StrCat("the bucket names leaf ", slot.leaf, " of ", leaves.size()));
     }
     const at::Tensor& leaf = leaves[static_cast<size_t>(slot.leaf)];
     if (!leaf.defined() || leaf.scalar_type() != bucket.dtype ||
         static_cast<int64_t>(leaf.nbytes()) != slot.bytes) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "leaf ", slot.leaf, " does not fit its slot of ", slot.bytes, " bytes of ",
-          std::string(DtypeName(bucket.dtype)), ": ",
-          leaf.defined() ? absl::StrCat("it has ", leaf.nbytes(), " bytes of ",
-                                        std::string(DtypeName(leaf.scalar_type())))
-                         : "it is undefined"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("leaf ", slot.leaf, " does not fit its slot of ", slot.bytes, " bytes of ",
+                       std::string(DtypeName(bucket.dtype)), ": ",
+                       leaf.defined() ? absl::StrCat("it has ", leaf.nbytes(), " bytes of ",
+                                                     std::string(DtypeName(leaf.scalar_type())))
+                                      : "it is undefined"));
     }
   }
   return absl::OkStatus();
@@ -114,7 +114,8 @@ void* RunOf(const Bucket& bucket, absl::Span<const at::Tensor> leaves, PackOrder
   for (const Slot& slot : bucket.slots) {
     const at::Tensor& leaf = leaves[static_cast<size_t>(slot.leaf)];
     if (!IsOneRun(leaf, order)) return nullptr;
-    const c10::StorageImpl* of_leaf = leaf.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+    const c10::StorageImpl* of_leaf =
+        leaf.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
     const char* slot_begin = static_cast<const char*>(leaf.const_data_ptr()) - slot.offset;
     if (begin == nullptr) {
       begin = slot_begin;
@@ -189,7 +190,8 @@ absl::StatusOr<PackedBucket> Packer::Stage(const Bucket& bucket,
       if (device.is_cpu()) {
         std::memset(begin + from, 0, static_cast<size_t>(to - from));
       } else {
-        at::from_blob(begin + from, {to - from}, at::TensorOptions().dtype(at::kByte).device(device))
+        at::from_blob(begin + from, {to - from},
+                      at::TensorOptions().dtype(at::kByte).device(device))
             .zero_();
       }
     };
@@ -210,9 +212,9 @@ absl::Status Packer::Unpack(const Bucket& bucket, const PackedBucket& packed,
   if (!packed.owned()) return absl::OkStatus();
   if (absl::Status s = CheckLeaves(bucket, leaves); !s.ok()) return s;
   if (packed.bytes() != bucket.bytes || packed.dtype() != bucket.dtype) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a run of ", packed.bytes(), " bytes was not packed from a bucket of ",
-                     bucket.bytes, " bytes"));
+    return absl::InvalidArgumentError(absl::StrCat("a run of ", packed.bytes(),
+                                                   " bytes was not packed from a bucket of ",
+                                                   bucket.bytes, " bytes"));
   }
   return Guarded("unpacking a bucket", [&] {
     const auto* const begin = static_cast<const char*>(packed.data());

@@ -55,7 +55,8 @@ FlatTree Tree(const std::vector<at::Tensor>& leaves) {
   return *MakeFlatTree(std::move(pairs));
 }
 
-BucketPlan PlanOf(const std::vector<at::Tensor>& leaves, Bucketing bucketing, int64_t alignment = 0) {
+BucketPlan PlanOf(const std::vector<at::Tensor>& leaves, Bucketing bucketing,
+                  int64_t alignment = 0) {
   const absl::StatusOr<Layout> layout = Layout::Of(Tree(leaves));
   EXPECT_TRUE(layout.ok()) << layout.status();
   PlanParams params;
@@ -109,14 +110,23 @@ const std::vector<Shape>& Shapes() {
   static const auto* const shapes = new std::vector<Shape>{
       {"contiguous", [](const at::Tensor& f) { return f.slice(0, 3, 63).view({3, 4, 5}); }},
       {"transposed", [](const at::Tensor& f) { return f.slice(0, 0, 60).view({6, 10}).t(); }},
-      {"large transposed", [](const at::Tensor& f) { return f.slice(0, 0, 2500).view({50, 50}).t(); }},
-      {"permuted", [](const at::Tensor& f) { return f.slice(0, 0, 60).view({3, 4, 5}).permute({1, 2, 0}); }},
-      {"channels last", [](const at::Tensor& f) { return f.slice(0, 0, 120).view({2, 3, 4, 5}).permute({0, 3, 1, 2}); }},
+      {"large transposed",
+       [](const at::Tensor& f) { return f.slice(0, 0, 2500).view({50, 50}).t(); }},
+      {"permuted",
+       [](const at::Tensor& f) { return f.slice(0, 0, 60).view({3, 4, 5}).permute({1, 2, 0}); }},
+      {"channels last",
+       [](const at::Tensor& f) {
+         return f.slice(0, 0, 120).view({2, 3, 4, 5}).permute({0, 3, 1, 2});
+       }},
       {"every other", [](const at::Tensor& f) { return f.slice(0, 1, 41, 2); }},
-      {"columns", [](const at::Tensor& f) { return f.slice(0, 0, 60).view({6, 10}).slice(1, 2, 7); }},
-      {"columns transposed", [](const at::Tensor& f) { return f.slice(0, 0, 60).view({6, 10}).slice(1, 2, 7).t(); }},
-      {"holes in all dims", [](const at::Tensor& f) { return f.as_strided({3, 4, 2}, {50, 7, 3}, 5); }},
-      {"size 1 strides", [](const at::Tensor& f) { return f.as_strided({1, 6, 1}, {999, 1, 777}, 2); }},
+      {"columns",
+       [](const at::Tensor& f) { return f.slice(0, 0, 60).view({6, 10}).slice(1, 2, 7); }},
+      {"columns transposed",
+       [](const at::Tensor& f) { return f.slice(0, 0, 60).view({6, 10}).slice(1, 2, 7).t(); }},
+      {"holes in all dims",
+       [](const at::Tensor& f) { return f.as_strided({3, 4, 2}, {50, 7, 3}, 5); }},
+      {"size 1 strides",
+       [](const at::Tensor& f) { return f.as_strided({1, 6, 1}, {999, 1, 777}, 2); }},
       {"interlaced", [](const at::Tensor& f) { return f.as_strided({3, 2}, {2, 3}, 1); }},
       {"0-dim", [](const at::Tensor& f) { return f.select(0, 17); }},
       {"empty", [](const at::Tensor& f) { return f.slice(0, 0, 0).view({0, 3}); }},
@@ -155,7 +165,8 @@ TEST_P(PackerDtypeTest, LogicalOrder) {
         ASSERT_TRUE(packed.ok()) << packed.status();
         ASSERT_EQ(packed->bytes(), bucket.bytes);
         EXPECT_EQ(packed->dtype(), GetParam());
-        EXPECT_EQ(packed->numel() * static_cast<int64_t>(c10::elementSize(GetParam())), bucket.bytes);
+        EXPECT_EQ(packed->numel() * static_cast<int64_t>(c10::elementSize(GetParam())),
+                  bucket.bytes);
         auto* const run = static_cast<char*>(packed->data());
         std::vector<char> expected(static_cast<size_t>(bucket.bytes), 0);
         for (const Slot& slot : bucket.slots) {
@@ -193,8 +204,8 @@ TEST_P(PackerDtypeTest, LogicalOrder) {
   }
 }
 
-// In memory order too a round trip gives back what was put in, and touches nothing else; leaves without
-// gaps are their own memory.
+// In memory order too a round trip gives back what was put in, and touches nothing else; leaves
+// without gaps are their own memory.
 TEST_P(PackerDtypeTest, MemoryOrder) {
   for (const Shape& shape : Shapes()) {
     SCOPED_TRACE(shape.name);
@@ -213,20 +224,21 @@ TEST_P(PackerDtypeTest, MemoryOrder) {
     std::vector<char> expected = StorageOf(target);
     const std::vector<char> storage = StorageOf(source);
     for (const int64_t o : Offsets(source)) {
-      std::memcpy(&expected[static_cast<size_t>(o)], &storage[static_cast<size_t>(o)], source.itemsize());
+      std::memcpy(&expected[static_cast<size_t>(o)], &storage[static_cast<size_t>(o)],
+                  source.itemsize());
     }
     ASSERT_TRUE(packer_.Unpack(bucket, *staged, {target}).ok());
     EXPECT_EQ(StorageOf(target), expected);
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Dtypes, PackerDtypeTest,
-    testing::Values(at::kByte, at::kChar, at::kShort, at::kInt, at::kLong, at::kUInt16, at::kUInt32,
-                    at::kUInt64, at::kHalf, at::kBFloat16, at::kFloat, at::kDouble,
-                    at::kComplexFloat, at::kComplexDouble, at::kBool, at::kFloat8_e4m3fn,
-                    at::kFloat8_e5m2),
-    [](const auto& test) { return std::string(DtypeName(test.param)); });
+INSTANTIATE_TEST_SUITE_P(Dtypes, PackerDtypeTest,
+                         testing::Values(at::kByte, at::kChar, at::kShort, at::kInt, at::kLong,
+                                         at::kUInt16, at::kUInt32, at::kUInt64, at::kHalf,
+                                         at::kBFloat16, at::kFloat, at::kDouble, at::kComplexFloat,
+                                         at::kComplexDouble, at::kBool, at::kFloat8_e4m3fn,
+                                         at::kFloat8_e5m2),
+                         [](const auto& test) { return std::string(DtypeName(test.param)); });
 
 class PackerTest : public testing::Test {
  protected:
@@ -258,7 +270,9 @@ TEST_F(PackerTest, NeighboursInOneStorageAreOneSlotWithNoCopy) {
   // Another order in memory, a gap, another storage, padding: a copy.
   EXPECT_TRUE(packer_.Pack(OneBucket({leaves[3], leaves[0]}), {leaves[3], leaves[0]})->owned());
   EXPECT_TRUE(packer_.Pack(OneBucket({leaves[0], leaves[3]}), {leaves[0], leaves[3]})->owned());
-  EXPECT_TRUE(packer_.Pack(OneBucket({leaves[0], leaves[1].clone()}), {leaves[0], leaves[1].clone()})->owned());
+  EXPECT_TRUE(
+      packer_.Pack(OneBucket({leaves[0], leaves[1].clone()}), {leaves[0], leaves[1].clone()})
+          ->owned());
   EXPECT_TRUE(packer_.Pack(OneBucket({leaves[0], leaves[1]}, 64), {leaves[0], leaves[1]})->owned());
 }
 
@@ -314,7 +328,8 @@ TEST_F(PackerTest, AutogradRecordsNothingAndCountersAreLeftAlone) {
 }
 
 TEST_F(PackerTest, PaddingIsZero) {
-  const std::vector<at::Tensor> leaves = {at::zeros({3}, at::kByte).fill_(0xff), at::zeros({5}, at::kByte).fill_(0xff)};
+  const std::vector<at::Tensor> leaves = {at::zeros({3}, at::kByte).fill_(0xff),
+                                          at::zeros({5}, at::kByte).fill_(0xff)};
   const Bucket bucket = OneBucket(leaves, 16);
   {
     absl::StatusOr<PackedBucket> dirt = packer_.Allocate(bucket, c10::Device(c10::kCPU));
@@ -341,7 +356,9 @@ TEST_F(PackerTest, LeavesThatDoNotFitAreRefused) {
   EXPECT_THAT(error({at::Tensor()}), HasSubstr("undefined"));
   absl::StatusOr<PackedBucket> packed = packer_.Stage(bucket, {x});
   EXPECT_FALSE(packer_.Unpack(bucket, *packed, {at::zeros({5}, at::kFloat)}).ok());
-  EXPECT_FALSE(packer_.Unpack(OneBucket({at::zeros({2}, at::kFloat)}), *packed, {at::zeros({2}, at::kFloat)}).ok());
+  EXPECT_FALSE(
+      packer_.Unpack(OneBucket({at::zeros({2}, at::kFloat)}), *packed, {at::zeros({2}, at::kFloat)})
+          .ok());
 }
 
 TEST_F(PackerTest, NothingIsAllocatedOnceWarm) {

@@ -28,8 +28,8 @@ struct Dims {
   size_t n = 0;
 };
 
-// Dimensions in row-major order without those of one index, neighbours merged where both sides go on
-// in one step.
+// Dimensions in row-major order without those of one index, neighbours merged where both sides go
+// on in one step.
 Dims Merge(absl::Span<const int64_t> sizes, absl::Span<const int64_t> strides,
            size_t element_bytes) {
   Dims dims;
@@ -92,7 +92,8 @@ void CopyLine(char* strided, char* row, const Dim& dim) {
   }
 }
 
-// `across` steps finely on the strided side, `along` on the row-major side: tiles keep both in cache.
+// `across` steps finely on the strided side, `along` on the row-major side: tiles keep both in
+// cache.
 template <bool kGather, size_t kBytes>
 void CopyTiles(char* strided, char* row, const Dim& across, const Dim& along) {
   for (int64_t a = 0; a < across.count; a += kTile) {
@@ -103,8 +104,7 @@ void CopyTiles(char* strided, char* row, const Dim& across, const Dim& along) {
         char* s = strided + i * across.strided;
         char* r = row + i * across.row;
         for (int64_t j = b; j < b_end; ++j) {
-          CopyElement<kGather, kBytes>(s + j * along.strided,
-                                       r + j * static_cast<int64_t>(kBytes));
+          CopyElement<kGather, kBytes>(s + j * along.strided, r + j * static_cast<int64_t>(kBytes));
         }
       }
     }
@@ -135,9 +135,8 @@ void Copy(Dims dims, char* strided, char* row) {
     if (dims.dim[k].strided < dims.dim[fine].strided) fine = k;
   }
   if (fine == dims.n - 1) {
-    Odometer(dims, dims.n - 1, [&](int64_t s, int64_t r) {
-      CopyLine<kGather, kBytes>(strided + s, row + r, last);
-    });
+    Odometer(dims, dims.n - 1,
+             [&](int64_t s, int64_t r) { CopyLine<kGather, kBytes>(strided + s, row + r, last); });
     return;
   }
   const Dim across = dims.dim[fine];
