@@ -13,10 +13,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -128,7 +128,7 @@ absl::Status FindAliases(const FlatTree& tree, std::vector<LeafInfo>& leaves) {
   std::vector<size_t> claimants;
   claims.reserve(leaves.size());
   claimants.reserve(leaves.size());
-  absl::flat_hash_map<int64_t, size_t> sparse;
+  std::unordered_map<int64_t, size_t> sparse;
   for (size_t i = 0; i < leaves.size(); ++i) {
     LeafInfo& info = leaves[i];
     if (info.kind == LeafKind::kSparse) {

@@ -9,11 +9,11 @@
 #include <initializer_list>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <variant>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -146,7 +146,7 @@ absl::Status TensorDict::SetValue(const NestedKey& key, Value value) {
       return s;
     }
     // One walk finds the height of the new node and whether it leads back to its parent.
-    absl::flat_hash_map<const Node*, size_t> heights;
+    std::unordered_map<const Node*, size_t> heights;
     struct Step {
       const Node* node;
       Node::ChildMap::const_iterator next;
