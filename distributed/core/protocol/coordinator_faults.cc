@@ -11,14 +11,16 @@
 
 namespace leafpack::protocol {
 
-void CoordinatorMachine::Impl::OnLost(uint32_t rank, LostKind kind, std::string_view reason, uint64_t through,
-                                      SteadyNanos now, CoordinatorActions& out) {
+void CoordinatorMachine::Impl::OnLost(uint32_t rank, LostKind kind, std::string_view reason,
+                                      uint64_t through, SteadyNanos now, CoordinatorActions& out) {
   Member& member = members_[rank];
   if (member.gone) return;
   member.gone = true;
   ++gone_;
-  std::string text = absl::StrCat(Ranks({rank}), kind == LostKind::kLeft ? " left the group"
-                                                 : kind == LostKind::kProtocol ? " broke the protocol" : " is gone");
+  std::string text =
+      absl::StrCat(Ranks({rank}), kind == LostKind::kLeft       ? " left the group"
+                                  : kind == LostKind::kProtocol ? " broke the protocol"
+                                                                : " is gone");
   if (!reason.empty()) absl::StrAppend(&text, ": ", Clip(reason, 1024));
   lost_text_ = lost_text_.empty() ? text : Clip(absl::StrCat(lost_text_, "; ", text));
 
@@ -53,18 +55,22 @@ void CoordinatorMachine::Impl::OnLost(uint32_t rank, LostKind kind, std::string_
   if (probe_) FinishProbe(/*expired=*/false, now, out);
 }
 
-void CoordinatorMachine::Impl::OnFail(uint32_t rank, const Record& record, SteadyNanos now, CoordinatorActions& out) {
+void CoordinatorMachine::Impl::OnFail(uint32_t rank, const Record& record, SteadyNanos now,
+                                      CoordinatorActions& out) {
   absl::StatusOr<FailBody> body = DecodeFail(record);
   if (!body.ok() || record.epoch > epoch_) {
-    Drop(rank, body.ok() ? "FAIL of an epoch that does not exist" : body.status().message(), now, out);
+    Drop(rank, body.ok() ? "FAIL of an epoch that does not exist" : body.status().message(), now,
+         out);
     return;
   }
   if (record.epoch != epoch_) return;
   // A restore call of this epoch that no longer waits for its completion round is committed.
   if (record.Has(kFlagRestore) && !committing_.contains(record.call)) return;
   const auto kind = static_cast<FailKind>(record.kind);
-  std::string text = absl::StrCat("call ", record.call, " failed on ", Ranks({rank}), ": ", body->reason);
-  if (!body->paths_done.empty()) absl::StrAppend(&text, "; done there: ", Clip(body->paths_done, 1024));
+  std::string text =
+      absl::StrCat("call ", record.call, " failed on ", Ranks({rank}), ": ", body->reason);
+  if (!body->paths_done.empty())
+    absl::StrAppend(&text, "; done there: ", Clip(body->paths_done, 1024));
   if (kind == FailKind::kDeadline) {
     if (probe_) return;
     Probe& probe = probe_.emplace();
@@ -86,11 +92,13 @@ void CoordinatorMachine::Impl::OnFail(uint32_t rank, const Record& record, Stead
     FinishProbe(/*expired=*/false, now, out);
     return;
   }
-  std::vector<uint32_t> ranks = kind == FailKind::kLost && gone_ != 0 ? Gone() : std::vector<uint32_t>{rank};
+  std::vector<uint32_t> ranks =
+      kind == FailKind::kLost && gone_ != 0 ? Gone() : std::vector<uint32_t>{rank};
   Raise(kind, record.call, rank, {std::move(ranks), {}, std::move(text)}, now, out);
 }
 
-void CoordinatorMachine::Impl::OnState(uint32_t rank, const Record& record, SteadyNanos now, CoordinatorActions& out) {
+void CoordinatorMachine::Impl::OnState(uint32_t rank, const Record& record, SteadyNanos now,
+                                       CoordinatorActions& out) {
   absl::StatusOr<uint64_t> granted = DecodeState(record);
   if (!granted.ok()) {
     Drop(rank, granted.status().message(), now, out);
@@ -112,14 +120,16 @@ void CoordinatorMachine::Impl::FinishProbe(bool expired, SteadyNanos now, Coordi
   }
   Probe probe = *std::move(probe_);
   probe_.reset();
-  if (!late.empty()) absl::StrAppend(&probe.reason, "; ", Ranks(late), late.size() == 1 ? " is" : " are", " late");
-  Raise(FailKind::kDeadline, probe.call, probe.rank, {{probe.rank}, std::move(late), std::move(probe.reason)}, now, out);
+  if (!late.empty())
+    absl::StrAppend(&probe.reason, "; ", Ranks(late), late.size() == 1 ? " is" : " are", " late");
+  Raise(FailKind::kDeadline, probe.call, probe.rank,
+        {{probe.rank}, std::move(late), std::move(probe.reason)}, now, out);
 }
 
-// The old epoch is over: ABORT first, so that each rank ends what is in flight by it and knows the cause, then the
-// decisions of all that was open in it.
-void CoordinatorMachine::Impl::Raise(FailKind kind, uint64_t call, uint32_t rank, AbortBody body, SteadyNanos now,
-                                     CoordinatorActions& out) {
+// The old epoch is over: ABORT first, so that each rank ends what is in flight by it and knows the
+// cause, then the decisions of all that was open in it.
+void CoordinatorMachine::Impl::Raise(FailKind kind, uint64_t call, uint32_t rank, AbortBody body,
+                                     SteadyNanos now, CoordinatorActions& out) {
   probe_.reset();
   ++epoch_;
   committing_.clear();
@@ -151,14 +161,17 @@ void CoordinatorMachine::Impl::Raise(FailKind kind, uint64_t call, uint32_t rank
 }
 
 // A trusted call began to move data on `rank` and is not agreed.
-void CoordinatorMachine::Impl::RaiseUnagreed(uint64_t call, uint32_t rank, SteadyNanos now, CoordinatorActions& out) {
+void CoordinatorMachine::Impl::RaiseUnagreed(uint64_t call, uint32_t rank, SteadyNanos now,
+                                             CoordinatorActions& out) {
   AbortBody body;
   body.ranks = {rank};
-  body.text = absl::StrCat("call ", call, " moved data on ", Ranks(body.ranks), " but was not agreed");
+  body.text =
+      absl::StrCat("call ", call, " moved data on ", Ranks(body.ranks), " but was not agreed");
   Raise(FailKind::kUnagreed, call, rank, std::move(body), now, out);
 }
 
-void CoordinatorMachine::Impl::OnDone(uint32_t rank, const Record& record, CoordinatorActions& out) {
+void CoordinatorMachine::Impl::OnDone(uint32_t rank, const Record& record,
+                                      CoordinatorActions& out) {
   if (record.epoch != epoch_) return;
   const auto at = committing_.find(record.call);
   if (at == committing_.end() || at->second.done[rank]) return;

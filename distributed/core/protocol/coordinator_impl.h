@@ -22,11 +22,13 @@ class CoordinatorMachine::Impl {
   explicit Impl(Options options);
 
   void OnRecord(uint32_t rank, Record record, SteadyNanos now, CoordinatorActions& out);
-  void OnLost(uint32_t rank, LostKind kind, std::string_view reason, uint64_t through, SteadyNanos now,
-              CoordinatorActions& out);
+  void OnLost(uint32_t rank, LostKind kind, std::string_view reason, uint64_t through,
+              SteadyNanos now, CoordinatorActions& out);
   void OnTick(SteadyNanos now, CoordinatorActions& out);
   SteadyNanos NextTimer() const;
-  size_t table_size() const { return entries_.size() + runs_.size() + committing_.size() + (probe_ ? 1 : 0); }
+  size_t table_size() const {
+    return entries_.size() + runs_.size() + committing_.size() + (probe_ ? 1 : 0);
+  }
 
   // What is known about one rank.
   struct Member {
@@ -35,7 +37,8 @@ class CoordinatorMachine::Impl {
     uint64_t posted = 0;  // last number that it posted or skipped
     size_t undecided = 0;
     size_t undecided_payload = 0;
-    std::array<std::pair<uint64_t, Digest128>, kDigestHistory> history{};  // [call % size]; zero digest: refused
+    std::array<std::pair<uint64_t, Digest128>, kDigestHistory>
+        history{};  // [call % size]; zero digest: refused
   };
 
   enum class PostKind : uint8_t { kNone, kAgree, kError, kWithdrawn, kTold };
@@ -94,7 +97,9 @@ class CoordinatorMachine::Impl {
   void Send(uint32_t rank, Record record, CoordinatorActions& out);
   void SendToAll(const Record& record, CoordinatorActions& out);
   void Drop(uint32_t rank, std::string_view reason, SteadyNanos now, CoordinatorActions& out);
-  std::string Ranks(absl::Span<const uint32_t> ranks) const { return RanksText(ranks, options_.name); }
+  std::string Ranks(absl::Span<const uint32_t> ranks) const {
+    return RanksText(ranks, options_.name);
+  }
   std::vector<uint32_t> Gone() const;
 
   // Posts and decisions.
@@ -105,7 +110,8 @@ class CoordinatorMachine::Impl {
   void Evaluate(Entries::iterator at, SteadyNanos now, CoordinatorActions& out);
   void Agree(Entries::iterator at, SteadyNanos now, CoordinatorActions& out);
   void DecideRefused(Entries::iterator at, SteadyNanos now, CoordinatorActions& out);
-  void Decide(Entries::iterator at, Decision decision, const DecideBody& body, SteadyNanos now, CoordinatorActions& out);
+  void Decide(Entries::iterator at, Decision decision, const DecideBody& body, SteadyNanos now,
+              CoordinatorActions& out);
   void Remember(uint64_t call, Decision decision, std::string body);
   void TrimRuns();
   uint64_t PostedByAll() const;
@@ -123,7 +129,8 @@ class CoordinatorMachine::Impl {
   void OnState(uint32_t rank, const Record& record, SteadyNanos now, CoordinatorActions& out);
   void FinishProbe(bool expired, SteadyNanos now, CoordinatorActions& out);
   void RaiseUnagreed(uint64_t call, uint32_t rank, SteadyNanos now, CoordinatorActions& out);
-  void Raise(FailKind kind, uint64_t call, uint32_t rank, AbortBody body, SteadyNanos now, CoordinatorActions& out);
+  void Raise(FailKind kind, uint64_t call, uint32_t rank, AbortBody body, SteadyNanos now,
+             CoordinatorActions& out);
 
   Entries entries_;
   std::vector<std::unique_ptr<Entry>> spare_;
@@ -133,7 +140,7 @@ class CoordinatorMachine::Impl {
   std::string last_abort_;  // text of the last ABORT
   std::string lost_text_;   // why the group is unavailable
   uint32_t gone_ = 0;
-  bool gaps_ = false;       // some rank has skipped numbers
+  bool gaps_ = false;  // some rank has skipped numbers
 };
 
 }  // namespace leafpack::protocol

@@ -13,23 +13,29 @@
 
 namespace leafpack::protocol {
 
-CoordinatorMachine::CoordinatorMachine(Options options) : impl_(std::make_unique<Impl>(std::move(options))) {}
+CoordinatorMachine::CoordinatorMachine(Options options)
+    : impl_(std::make_unique<Impl>(std::move(options))) {}
 CoordinatorMachine::~CoordinatorMachine() = default;
 
-void CoordinatorMachine::OnRecord(uint32_t rank, Record record, SteadyNanos now, CoordinatorActions& out) {
+void CoordinatorMachine::OnRecord(uint32_t rank, Record record, SteadyNanos now,
+                                  CoordinatorActions& out) {
   impl_->OnRecord(rank, std::move(record), now, out);
 }
 void CoordinatorMachine::OnJoined(uint32_t rank) { impl_->members_[rank].joined = true; }
-void CoordinatorMachine::OnLost(uint32_t rank, LostKind kind, std::string_view reason, SteadyNanos now, CoordinatorActions& out) {
+void CoordinatorMachine::OnLost(uint32_t rank, LostKind kind, std::string_view reason,
+                                SteadyNanos now, CoordinatorActions& out) {
   impl_->OnLost(rank, kind, reason, 0, now, out);
 }
-void CoordinatorMachine::OnTick(SteadyNanos now, CoordinatorActions& out) { impl_->OnTick(now, out); }
+void CoordinatorMachine::OnTick(SteadyNanos now, CoordinatorActions& out) {
+  impl_->OnTick(now, out);
+}
 SteadyNanos CoordinatorMachine::NextTimer() const { return impl_->NextTimer(); }
 uint32_t CoordinatorMachine::epoch() const { return impl_->epoch_; }
 bool CoordinatorMachine::gone(uint32_t rank) const { return impl_->members_[rank].gone; }
 size_t CoordinatorMachine::table_size() const { return impl_->table_size(); }
 
-CoordinatorMachine::Impl::Impl(Options options) : options_(std::move(options)), members_(options_.size) {
+CoordinatorMachine::Impl::Impl(Options options)
+    : options_(std::move(options)), members_(options_.size) {
   members_[0].joined = true;
 }
 
@@ -45,7 +51,8 @@ void CoordinatorMachine::Impl::SendToAll(const Record& record, CoordinatorAction
   }
 }
 
-void CoordinatorMachine::Impl::Drop(uint32_t rank, std::string_view reason, SteadyNanos now, CoordinatorActions& out) {
+void CoordinatorMachine::Impl::Drop(uint32_t rank, std::string_view reason, SteadyNanos now,
+                                    CoordinatorActions& out) {
   CoordinatorAction& action = out.emplace_back();
   action.type = CoordinatorAction::Type::kDrop;
   action.rank = rank;
@@ -61,7 +68,8 @@ std::vector<uint32_t> CoordinatorMachine::Impl::Gone() const {
   return gone;
 }
 
-void CoordinatorMachine::Impl::OnRecord(uint32_t rank, Record record, SteadyNanos now, CoordinatorActions& out) {
+void CoordinatorMachine::Impl::OnRecord(uint32_t rank, Record record, SteadyNanos now,
+                                        CoordinatorActions& out) {
   Member& member = members_[rank];
   if (member.gone) return;
   if (record.rank != rank) {
@@ -98,18 +106,23 @@ void CoordinatorMachine::Impl::OnRecord(uint32_t rank, Record record, SteadyNano
       break;
     }
     default:
-      Drop(rank, absl::StrCat(RecordTypeName(record.type), ", which only the coordinator sends"), now, out);
+      Drop(rank, absl::StrCat(RecordTypeName(record.type), ", which only the coordinator sends"),
+           now, out);
   }
 }
 
-// ---- Posts ---------------------------------------------------------------------------------------------------------
+// ---- Posts ----
 
-void CoordinatorMachine::Impl::OnPost(uint32_t rank, Record record, SteadyNanos now, CoordinatorActions& out) {
+void CoordinatorMachine::Impl::OnPost(uint32_t rank, Record record, SteadyNanos now,
+                                      CoordinatorActions& out) {
   Member& member = members_[rank];
   const uint64_t call = record.call;
   const bool gap = record.Has(kFlagGap);
   if (gap ? call <= member.posted + 1 : call != member.posted + 1) {
-    Drop(rank, absl::StrCat(RecordTypeName(record.type), " of call ", call, " after call ", member.posted), now, out);
+    Drop(
+        rank,
+        absl::StrCat(RecordTypeName(record.type), " of call ", call, " after call ", member.posted),
+        now, out);
     return;
   }
   Post post;
@@ -118,7 +131,8 @@ void CoordinatorMachine::Impl::OnPost(uint32_t rank, Record record, SteadyNanos 
   if (record.type == RecordType::kAgree) {
     absl::StatusOr<AgreeView> view = DecodeAgree(record);
     if (!view.ok() || record.epoch > epoch_) {
-      Drop(rank, view.ok() ? "AGREE of an epoch that does not exist" : view.status().message(), now, out);
+      Drop(rank, view.ok() ? "AGREE of an epoch that does not exist" : view.status().message(), now,
+           out);
       return;
     }
     post.kind = PostKind::kAgree;
@@ -132,36 +146,45 @@ void CoordinatorMachine::Impl::OnPost(uint32_t rank, Record record, SteadyNanos 
       return;
     }
     const auto kind = static_cast<RefuseKind>(record.kind);
-    post.kind = kind == RefuseKind::kError ? PostKind::kError : kind == RefuseKind::kTold ? PostKind::kTold : PostKind::kWithdrawn;
+    post.kind = kind == RefuseKind::kError  ? PostKind::kError
+                : kind == RefuseKind::kTold ? PostKind::kTold
+                                            : PostKind::kWithdrawn;
     post.refuse = *std::move(body);
   }
 
   const uint64_t before = member.posted;
-  member.posted = call;
+  // Deciding a number that was skipped may end the epoch and decide `call` too: this rank has yet
+  // to be answered then.
+  member.posted = call - 1;
   member.history[call % kDigestHistory] = {call, post.digest};
   if (gap) {
     gaps_ = true;
     // Numbers that this rank skipped and another one posted can no longer be agreed.
     std::vector<uint64_t> skipped;
-    for (auto at = entries_.upper_bound(before); at != entries_.end() && at->first < call; ++at) skipped.push_back(at->first);
+    for (auto at = entries_.upper_bound(before); at != entries_.end() && at->first < call; ++at)
+      skipped.push_back(at->first);
     for (const uint64_t number : skipped) {
       const auto at = entries_.find(number);
       if (at == entries_.end() || options_.mutation == Mutation::kGapHidesPosts) continue;
       DecideBody body;
       body.ranks = {rank};
-      body.text = absl::StrCat(Ranks(body.ranks), " ran this call without a check, others with one");
+      body.text =
+          absl::StrCat(Ranks(body.ranks), " ran this call without a check, others with one");
       Decide(at, Decision::kMismatch, body, now, out);
     }
   }
 
+  member.posted = call;
   if (!runs_.empty()) {
     auto run = runs_.upper_bound(call);
     const bool decided = run != runs_.begin() && (--run)->second.last >= call;
     if (decided) AnswerFromTable(rank, call, run->second, out);
     TrimRuns();
     if (decided) {
-      const bool begun = post.kind == PostKind::kAgree && (post.flags & kFlagTrusted) != 0 && post.epoch == epoch_;
-      if (begun && options_.mutation != Mutation::kTrustedNeedsNoAbort) RaiseUnagreed(call, rank, now, out);
+      const bool begun =
+          post.kind == PostKind::kAgree && (post.flags & kFlagTrusted) != 0 && post.epoch == epoch_;
+      if (begun && options_.mutation != Mutation::kTrustedNeedsNoAbort)
+        RaiseUnagreed(call, rank, now, out);
       return;
     }
   }
@@ -170,7 +193,8 @@ void CoordinatorMachine::Impl::OnPost(uint32_t rank, Record record, SteadyNanos 
   Entry& entry = *at->second;
   Post& slot = entry.posts[rank];
   slot = std::move(post);
-  if (slot.kind == PostKind::kAgree && (slot.flags & kFlagFrame) != 0) slot.payload = DecodeAgree(slot.record)->payload;
+  if (slot.kind == PostKind::kAgree && (slot.flags & kFlagFrame) != 0)
+    slot.payload = DecodeAgree(slot.record)->payload;
   ++entry.posted;
   ++member.undecided;
   member.undecided_payload += slot.payload.size();
@@ -178,7 +202,8 @@ void CoordinatorMachine::Impl::OnPost(uint32_t rank, Record record, SteadyNanos 
     Drop(rank, "more undecided calls than the protocol allows", now, out);
     return;
   }
-  if (slot.kind == PostKind::kAgree && slot.epoch != epoch_ && options_.mutation != Mutation::kIgnorePostEpoch) {
+  if (slot.kind == PostKind::kAgree && slot.epoch != epoch_ &&
+      options_.mutation != Mutation::kIgnorePostEpoch) {
     DecideBody body;
     body.ranks = {rank};
     body.text = absl::StrCat(Ranks(body.ranks), " called it before it was told that ", last_abort_);
@@ -188,7 +213,8 @@ void CoordinatorMachine::Impl::OnPost(uint32_t rank, Record record, SteadyNanos 
   if (gaps_ && options_.mutation != Mutation::kGapHidesPosts) {
     std::vector<uint32_t> skipped;
     for (uint32_t r = 0; r < options_.size; ++r) {
-      if (members_[r].posted >= call && entry.posts[r].kind == PostKind::kNone) skipped.push_back(r);
+      if (members_[r].posted >= call && entry.posts[r].kind == PostKind::kNone)
+        skipped.push_back(r);
     }
     if (!skipped.empty()) {
       DecideBody body;
@@ -215,7 +241,8 @@ CoordinatorMachine::Impl::Entries::iterator CoordinatorMachine::Impl::Open(uint6
   return entries_.emplace_hint(at, call, std::move(entry));
 }
 
-void CoordinatorMachine::Impl::AnswerFromTable(uint32_t rank, uint64_t call, const Run& run, CoordinatorActions& out) {
+void CoordinatorMachine::Impl::AnswerFromTable(uint32_t rank, uint64_t call, const Run& run,
+                                               CoordinatorActions& out) {
   if (options_.mutation == Mutation::kLatePostersUnanswered) return;
   Record record;
   record.type = RecordType::kDecide;
@@ -227,9 +254,10 @@ void CoordinatorMachine::Impl::AnswerFromTable(uint32_t rank, uint64_t call, con
   Send(rank, std::move(record), out);
 }
 
-// ---- Deciding ------------------------------------------------------------------------------------------------------
+// ---- Deciding ----
 
-void CoordinatorMachine::Impl::Evaluate(Entries::iterator at, SteadyNanos now, CoordinatorActions& out) {
+void CoordinatorMachine::Impl::Evaluate(Entries::iterator at, SteadyNanos now,
+                                        CoordinatorActions& out) {
   Entry& entry = *at->second;
   if (!entry.sides.empty()) return;
   if (gone_ == 0 && entry.posted < options_.size) return;
@@ -267,7 +295,8 @@ void CoordinatorMachine::Impl::Evaluate(Entries::iterator at, SteadyNanos now, C
   }
 }
 
-void CoordinatorMachine::Impl::Agree(Entries::iterator at, SteadyNanos now, CoordinatorActions& out) {
+void CoordinatorMachine::Impl::Agree(Entries::iterator at, SteadyNanos now,
+                                     CoordinatorActions& out) {
   Entry& entry = *at->second;
   const uint64_t call = at->first;
   const Post& first = entry.posts[0];
@@ -286,18 +315,22 @@ void CoordinatorMachine::Impl::Agree(Entries::iterator at, SteadyNanos now, Coor
     for (uint32_t rank = 0; rank < options_.size; ++rank) {
       const Post& post = entry.posts[rank];
       if (post.payload.size() != first.payload.size()) {
-        Drop(rank, absl::StrCat("a frame of ", post.payload.size(), " bytes where ", first.payload.size(), " follow from its digest"),
+        Drop(rank,
+             absl::StrCat("a frame of ", post.payload.size(), " bytes where ", first.payload.size(),
+                          " follow from its digest"),
              now, out);
         return;
       }
       payloads.push_back(post.payload);
     }
     absl::StatusOr<std::string> result = options_.reduce(call, payloads);
-    if (result.ok() && result->size() != first.payload.size()) result = absl::InternalError("the reduction changed the size");
+    if (result.ok() && result->size() != first.payload.size())
+      result = absl::InternalError("the reduction changed the size");
     if (!result.ok()) {
       DecideBody body;
       body.ranks = {0};
-      body.text = Clip(absl::StrCat(Ranks(body.ranks), " could not reduce it: ", result.status().message()));
+      body.text = Clip(
+          absl::StrCat(Ranks(body.ranks), " could not reduce it: ", result.status().message()));
       Decide(at, Decision::kRefused, body, now, out);
       return;
     }
@@ -320,7 +353,8 @@ void CoordinatorMachine::Impl::Agree(Entries::iterator at, SteadyNanos now, Coor
   entries_.erase(at);
 }
 
-void CoordinatorMachine::Impl::DecideRefused(Entries::iterator at, SteadyNanos now, CoordinatorActions& out) {
+void CoordinatorMachine::Impl::DecideRefused(Entries::iterator at, SteadyNanos now,
+                                             CoordinatorActions& out) {
   DecideBody body;
   std::string reasons;
   for (uint32_t rank = 0; rank < options_.size; ++rank) {
@@ -328,7 +362,8 @@ void CoordinatorMachine::Impl::DecideRefused(Entries::iterator at, SteadyNanos n
     if (post.kind != PostKind::kError && post.kind != PostKind::kTold) continue;
     body.ranks.push_back(rank);
     if (body.ranks.size() <= 4) {
-      absl::StrAppend(&reasons, reasons.empty() ? "" : "; ", Ranks({rank}), " refused it: ", Clip(post.refuse.reason, 900));
+      absl::StrAppend(&reasons, reasons.empty() ? "" : "; ", Ranks({rank}),
+                      " refused it: ", Clip(post.refuse.reason, 900));
     }
   }
   body.text = std::move(reasons);
@@ -337,7 +372,8 @@ void CoordinatorMachine::Impl::DecideRefused(Entries::iterator at, SteadyNanos n
 }
 
 // Any decision but OK.
-void CoordinatorMachine::Impl::Decide(Entries::iterator at, Decision decision, const DecideBody& body, SteadyNanos now,
+void CoordinatorMachine::Impl::Decide(Entries::iterator at, Decision decision,
+                                      const DecideBody& body, SteadyNanos now,
                                       CoordinatorActions& out) {
   const uint64_t call = at->first;
   std::unique_ptr<Entry> entry = std::move(at->second);
@@ -359,7 +395,9 @@ void CoordinatorMachine::Impl::Decide(Entries::iterator at, Decision decision, c
     }
     --member.undecided;
     member.undecided_payload -= post.payload.size();
-    if (post.kind == PostKind::kAgree && (post.flags & kFlagTrusted) != 0 && post.epoch == epoch_ && begun == options_.size) begun = rank;
+    if (post.kind == PostKind::kAgree && (post.flags & kFlagTrusted) != 0 && post.epoch == epoch_ &&
+        begun == options_.size)
+      begun = rank;
     if (!member.gone) Send(rank, record, out);
     post = Post();
   }
@@ -414,9 +452,12 @@ void CoordinatorMachine::Impl::TrimRuns() {
   while (!runs_.empty() && runs_.begin()->second.last <= posted) runs_.erase(runs_.begin());
 }
 
-void CoordinatorMachine::Impl::OnWithdraw(uint32_t rank, const Record& record, SteadyNanos now, CoordinatorActions& out) {
+void CoordinatorMachine::Impl::OnWithdraw(uint32_t rank, const Record& record, SteadyNanos now,
+                                          CoordinatorActions& out) {
   if (record.call > members_[rank].posted) {
-    Drop(rank, absl::StrCat("WITHDRAW of call ", record.call, " after call ", members_[rank].posted), now, out);
+    Drop(rank,
+         absl::StrCat("WITHDRAW of call ", record.call, " after call ", members_[rank].posted), now,
+         out);
     return;
   }
   const auto at = entries_.find(record.call);
@@ -436,7 +477,8 @@ void CoordinatorMachine::Impl::OnWithdraw(uint32_t rank, const Record& record, S
     return;
   }
   for (const Post& post : at->second->posts) {
-    if ((post.kind == PostKind::kError || post.kind == PostKind::kTold) && options_.mutation != Mutation::kRefusalsIgnored) {
+    if ((post.kind == PostKind::kError || post.kind == PostKind::kTold) &&
+        options_.mutation != Mutation::kRefusalsIgnored) {
       DecideRefused(at, now, out);
       return;
     }
@@ -445,13 +487,16 @@ void CoordinatorMachine::Impl::OnWithdraw(uint32_t rank, const Record& record, S
   body.why = static_cast<WithdrawKind>(record.kind);
   body.ranks = {rank};
   for (uint32_t r = 0; r < options_.size; ++r) {
-    if (!members_[r].gone && at->second->posts[r].kind == PostKind::kNone) body.missing.push_back(r);
+    if (!members_[r].gone && at->second->posts[r].kind == PostKind::kNone)
+      body.missing.push_back(r);
   }
   std::vector<uint32_t> unconnected;
   for (const uint32_t r : body.missing) {
     if (!members_[r].joined) unconnected.push_back(r);
   }
-  if (!unconnected.empty()) body.text = absl::StrCat(Ranks(unconnected), unconnected.size() == 1 ? " has" : " have", " not connected yet");
+  if (!unconnected.empty())
+    body.text = absl::StrCat(Ranks(unconnected), unconnected.size() == 1 ? " has" : " have",
+                             " not connected yet");
   Decide(at, Decision::kWithdrawn, body, now, out);
 }
 

@@ -1,14 +1,18 @@
-// The protocol as the coordinator (group rank 0) sees it: the one decider of the group, as a pure state machine.
+// The protocol as the coordinator (group rank 0) sees it: the one decider of the group, as a pure
+// state machine.
 //
-// Each call is decided exactly once. Records of rank 0's own RankMachine come in by OnRecord(0, …), and kSend actions
-// for rank 0 are given to it by a function call; everything else is queued to the rank's connection in the order of the
-// actions. Records for a rank that has not connected yet are queued until it has.
+// Each call is decided exactly once. Records of rank 0's own RankMachine come in by OnRecord(0, ...),
+// and kSend actions for rank 0 are given to it by a function call; everything else is queued to the
+// rank's connection in the order of the actions. Records for a rank that has not connected yet are
+// queued until it has.
 //
 //   CoordinatorActions out;
 //   machine.OnRecord(rank, std::move(record), now, out);
-//   for (CoordinatorAction& a : out) if (a.type == CoordinatorAction::Type::kSend) Queue(a.rank, std::move(a.record));
+//   for (CoordinatorAction& a : out) if (a.type == CoordinatorAction::Type::kSend) Queue(a.rank,
+//   std::move(a.record));
 //
-// As for the ranks: read every socket until it is empty before OnTick, and all bytes of a connection before OnLost.
+// As for the ranks: read every socket until it is empty before OnTick, and all bytes of a
+// connection before OnLost.
 #ifndef LEAFPACK_DISTRIBUTED_CORE_PROTOCOL_COORDINATOR_MACHINE_H_
 #define LEAFPACK_DISTRIBUTED_CORE_PROTOCOL_COORDINATOR_MACHINE_H_
 
@@ -35,7 +39,8 @@ namespace leafpack::protocol {
 struct CoordinatorAction {
   enum class Type : uint8_t {
     kSend,  // `record` to `rank` (0: hand it to rank 0's own machine)
-    kDrop,  // `rank` broke the protocol: close its connection; `reason` says how. OnLost need not be called for it
+    kDrop,  // `rank` broke the protocol: close its connection; `reason` says how. OnLost need not
+            // be called for it
   };
   Type type = Type::kSend;
   uint32_t rank = 0;
@@ -44,10 +49,10 @@ struct CoordinatorAction {
 };
 using CoordinatorActions = absl::InlinedVector<CoordinatorAction, 4>;
 
-// Reduces the frames of `call` in rank order. payloads[r] is rank r's; all have the size of rank 0's. Runs inside
-// OnRecord and must be quick. An error becomes a refusal by rank 0 with that text.
-using FrameReducer =
-    std::function<absl::StatusOr<std::string>(uint64_t call, absl::Span<const std::string_view> payloads)>;
+// Reduces the frames of `call` in rank order. payloads[r] is rank r's; all have the size of rank
+// 0's. Runs inside OnRecord and must be quick. An error becomes a refusal by rank 0 with that text.
+using FrameReducer = std::function<absl::StatusOr<std::string>(
+    uint64_t call, absl::Span<const std::string_view> payloads)>;
 
 class CoordinatorMachine {
  public:
@@ -63,14 +68,17 @@ class CoordinatorMachine {
   CoordinatorMachine(const CoordinatorMachine&) = delete;
   CoordinatorMachine& operator=(const CoordinatorMachine&) = delete;
 
-  // A record of `rank`, in the order in which it sent them. A record that cannot be drops the rank (kDrop).
+  // A record of `rank`, in the order in which it sent them. A record that cannot be drops the rank
+  // (kDrop).
   void OnRecord(uint32_t rank, Record record, SteadyNanos now, CoordinatorActions& out);
 
   // `rank` is connected; only the texts of errors depend on it.
   void OnJoined(uint32_t rank);
 
-  // `rank`'s connection broke or sent bytes that are no record. For good; ignored if it is gone already.
-  void OnLost(uint32_t rank, LostKind kind, std::string_view reason, SteadyNanos now, CoordinatorActions& out);
+  // `rank`'s connection broke or sent bytes that are no record. For good; ignored if it is gone
+  // already.
+  void OnLost(uint32_t rank, LostKind kind, std::string_view reason, SteadyNanos now,
+              CoordinatorActions& out);
 
   // Fires what is due. NextTimer(): when to call it at the latest; kNever if no timer runs.
   void OnTick(SteadyNanos now, CoordinatorActions& out);
@@ -79,7 +87,8 @@ class CoordinatorMachine {
   // Observers.
   uint32_t epoch() const;
   bool gone(uint32_t rank) const;
-  // Calls that are open, that some rank has yet to post, or that await their completion round. 0 when all is quiet.
+  // Calls that are open, that some rank has yet to post, or that await their completion round. 0
+  // when all is quiet.
   size_t table_size() const;
 
  private:

@@ -1,5 +1,5 @@
-// What the coordinator does when digests differ: it asks one rank of each side for its description and reports the
-// first difference.
+// What the coordinator does when digests differ: it asks one rank of each side for its description
+// and reports the first difference.
 #include <algorithm>
 #include <string>
 #include <string_view>
@@ -13,7 +13,8 @@
 
 namespace leafpack::protocol {
 
-void CoordinatorMachine::Impl::Collect(Entries::iterator at, SteadyNanos now, CoordinatorActions& out) {
+void CoordinatorMachine::Impl::Collect(Entries::iterator at, SteadyNanos now,
+                                       CoordinatorActions& out) {
   Entry& entry = *at->second;
   constexpr uint16_t kCompared = kFlagFrame | kFlagRestore;
   for (uint32_t rank = 0; rank < options_.size; ++rank) {
@@ -36,7 +37,8 @@ void CoordinatorMachine::Impl::Collect(Entries::iterator at, SteadyNanos now, Co
   }
 }
 
-void CoordinatorMachine::Impl::OnManifest(uint32_t rank, Record record, SteadyNanos now, CoordinatorActions& out) {
+void CoordinatorMachine::Impl::OnManifest(uint32_t rank, Record record, SteadyNanos now,
+                                          CoordinatorActions& out) {
   const auto at = entries_.find(record.call);
   if (at == entries_.end()) return;  // decided meanwhile
   Entry& entry = *at->second;
@@ -45,7 +47,8 @@ void CoordinatorMachine::Impl::OnManifest(uint32_t rank, Record record, SteadyNa
   for (Side& side : entry.sides) {
     if (side.asked && !side.complete && side.ranks[0] == rank) {
       known = true;
-      const std::string_view chunk = record.attachment ? std::string_view(*record.attachment) : std::string_view(record.body);
+      const std::string_view chunk =
+          record.attachment ? std::string_view(*record.attachment) : std::string_view(record.body);
       entry.manifest_bytes += chunk.size();
       if (entry.manifest_bytes > kMaxManifestBytes) {
         entry.manifest_bytes -= chunk.size() + side.manifest.size();
@@ -62,7 +65,8 @@ void CoordinatorMachine::Impl::OnManifest(uint32_t rank, Record record, SteadyNa
   if (complete) DecideMismatch(at, now, out);
 }
 
-void CoordinatorMachine::Impl::DecideMismatch(Entries::iterator at, SteadyNanos now, CoordinatorActions& out) {
+void CoordinatorMachine::Impl::DecideMismatch(Entries::iterator at, SteadyNanos now,
+                                              CoordinatorActions& out) {
   Entry& entry = *at->second;
   std::vector<ManifestSide> sides;
   for (Side& side : entry.sides) {
@@ -82,7 +86,8 @@ void CoordinatorMachine::Impl::DecideMismatch(Entries::iterator at, SteadyNanos 
   Decide(at, Decision::kMismatch, body, now, out);
 }
 
-// "; rank 1 is one call behind rank 0" where a side does now what the first side did a few calls ago, or the reverse.
+// "; rank 1 is one call behind rank 0" where a side does now what the first side did a few calls
+// ago, or the reverse.
 std::string CoordinatorMachine::Impl::WhoIsBehind(uint64_t call, const Entry& entry) const {
   auto did = [&](uint32_t rank, uint64_t number) {
     const auto& [at, digest] = members_[rank].history[number % kDigestHistory];
@@ -108,7 +113,8 @@ std::string CoordinatorMachine::Impl::WhoIsBehind(uint64_t call, const Entry& en
       const Side& behind = b_behind ? side : first;
       const Side& ahead = b_behind ? first : side;
       absl::StrAppend(&text, "; ", Ranks(behind.ranks), behind.ranks.size() == 1 ? " is " : " are ",
-                      back == 1 ? "one call" : absl::StrCat(back, " calls"), " behind ", Ranks(ahead.ranks));
+                      back == 1 ? "one call" : absl::StrCat(back, " calls"), " behind ",
+                      Ranks(ahead.ranks));
       break;
     }
   }

@@ -1,4 +1,5 @@
-// A 128-bit digest as it travels in records: two words, comparable, hashable, printable as 32 hex digits.
+// A 128-bit digest as it travels in records: two words, comparable, hashable, printable as 32 hex
+// digits.
 #ifndef LEAFPACK_DISTRIBUTED_CORE_PROTOCOL_DIGEST128_H_
 #define LEAFPACK_DISTRIBUTED_CORE_PROTOCOL_DIGEST128_H_
 
@@ -9,8 +10,8 @@
 
 namespace leafpack::protocol {
 
-// The value alone; what was hashed is the business of whoever made it (layers above have a type of their own, which
-// this layer may not see). All zero means "none".
+// The value alone; what was hashed is the business of whoever made it (layers above have a type of
+// their own, which this layer may not see). All zero means "none".
 struct Digest128 {
   uint64_t lo = 0;
   uint64_t hi = 0;

@@ -1,4 +1,5 @@
-// Single cases of the protocol: doubt, failed data phases, epochs, lost ranks, farewell, trusted and unchecked calls.
+// Single cases of the protocol: doubt, failed data phases, epochs, lost ranks, farewell, trusted
+// and unchecked calls.
 #include <string>
 #include <vector>
 
@@ -133,7 +134,7 @@ TEST(DoubtTest, RankZeroIsNeverInDoubtWithItself) {
   EXPECT_EQ(group.End(0, 1).ranks, Ranks({1}));
 }
 
-// ---- Failed data phases --------------------------------------------------------------------------------------------
+// ---- Failed data phases ----
 
 TEST(EpochTest, AnErrorEndsEveryCallInFlightOnEveryRank) {
   TestGroup group(3);
@@ -285,7 +286,7 @@ TEST(EpochTest, NoAnswerToAFailureIsDoubt) {
   group.ExpectUsable();
 }
 
-// ---- Lost ranks ----------------------------------------------------------------------------------------------------
+// ---- Lost ranks ----
 
 TEST(LostTest, OpenCallsAreLostAndLaterOnesFailAtOnce) {
   for (const bool posted : {false, true}) {
@@ -398,7 +399,7 @@ TEST(LostTest, RankZeroLeaves) {
   EXPECT_TRUE(group.End(2, 1).ok());
 }
 
-// ---- check = first, check = off ------------------------------------------------------------------------------------
+// ---- check = first, check = off ----
 
 CallSpec Trusted(uint64_t digest = 1) {
   CallSpec spec = TestGroup::Data(digest);
@@ -425,7 +426,8 @@ TEST(TrustedTest, DataStartsAtOnceAndEndsWithTheDecision) {
 
 TEST(TrustedTest, AnythingButOkEndsTheEpoch) {
   TestGroup group(3);
-  group.manifests = {EncodeManifest({ManifestEntry{false, "a", "a", "1"}}), EncodeManifest({ManifestEntry{false, "b", "b", "1"}}),
+  group.manifests = {EncodeManifest({ManifestEntry{false, "a", "a", "1"}}),
+                     EncodeManifest({ManifestEntry{false, "b", "b", "1"}}),
                      EncodeManifest({ManifestEntry{false, "a", "a", "1"}})};
   group.Issue(1, Trusted(2));
   group.Issue(0, TestGroup::Data(1));
@@ -490,6 +492,24 @@ TEST(UncheckedTest, AGapOverPostedNumbersIsAMismatch) {
     EXPECT_TRUE(group.End(1, 2).ok());
     group.ExpectUsable();
   }
+}
+
+TEST(UncheckedTest, AGapThatEndsTheEpochDecidesTheNextCallOnce) {
+  TestGroup group(2);
+  group.Issue(0, Trusted());
+  group.Issue(0, TestGroup::Frame());
+  group.Issue(1, Unchecked());
+  group.DataDone(1, 1);
+  group.Refuse(1, "no");  // shows the gap: call 1 is a mismatch, its trusted data ends the epoch
+  EXPECT_EQ(group.End(0, 1).kind, OutcomeKind::kMismatch);
+  EXPECT_EQ(group.End(0, 2).kind, OutcomeKind::kDataFailed);
+  for (uint32_t r = 0; r < 2; ++r) {
+    const Record& last = group.ranks[r].got.back();
+    EXPECT_EQ(last.type, RecordType::kDecide);
+    EXPECT_EQ(last.call, 2u);
+    EXPECT_EQ(static_cast<Decision>(last.kind), Decision::kAborted);
+  }
+  EXPECT_EQ(group.coordinator->table_size(), 0u);
 }
 
 TEST(UncheckedTest, WaitsForEarlierDecisionsAndFailsLikeOthers) {

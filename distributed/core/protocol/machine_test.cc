@@ -1,4 +1,5 @@
-// Single cases of the protocol: agreement, frames, refusals, withdrawal, descriptions, windows, connecting late.
+// Single cases of the protocol: agreement, frames, refusals, withdrawal, descriptions, windows,
+// connecting late.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -16,7 +17,8 @@ std::vector<uint32_t> Ranks(std::initializer_list<uint32_t> ranks) { return rank
 
 TEST(AgreementTest, FrameIsReducedInRankOrderAndEqualOnAllRanks) {
   TestGroup group(3);
-  for (uint32_t r = 0; r < 3; ++r) group.Issue(r, TestGroup::Frame(std::string(1, static_cast<char>(r + 1))));
+  for (uint32_t r = 0; r < 3; ++r)
+    group.Issue(r, TestGroup::Frame(std::string(1, static_cast<char>(r + 1))));
   for (uint32_t r = 0; r < 3; ++r) {
     ASSERT_TRUE(group.End(r, 1).ok()) << group.End(r, 1).text;
     EXPECT_EQ(*group.End(r, 1).frame, std::string(1, 6));
@@ -203,10 +205,11 @@ TEST(WithdrawTest, TooManyDifferentDecisionsAreMerged) {
   group.ExpectUsable();
 }
 
-// ---- Differences ---------------------------------------------------------------------------------------------------
+// ---- Differences ----
 
 std::string Description(const std::string& path) {
-  return EncodeManifest({ManifestEntry{true, "op", "op", "sum"}, ManifestEntry{false, path, path, "float32 [3]"}});
+  return EncodeManifest(
+      {ManifestEntry{true, "op", "op", "sum"}, ManifestEntry{false, path, path, "float32 [3]"}});
 }
 
 TEST(MismatchTest, NamesTheFirstDifference) {
@@ -222,7 +225,8 @@ TEST(MismatchTest, NamesTheFirstDifference) {
     EXPECT_EQ(group.End(r, 1).tree, TreeState::kUnchanged);
     EXPECT_EQ(group.End(r, 1).path, "k8");
     EXPECT_EQ(group.End(r, 1).ranks, Ranks({0}));
-    EXPECT_EQ(group.End(r, 1).text, "call 1: rank 0 has k8 (float32 [3]), ranks 1 and 2 have k9 (float32 [3])");
+    EXPECT_EQ(group.End(r, 1).text,
+              "call 1: rank 0 has k8 (float32 [3]), ranks 1 and 2 have k9 (float32 [3])");
   }
   // Only the lowest rank of each side was asked.
   EXPECT_EQ(group.ranks[2].wanted, 0u);
@@ -232,14 +236,17 @@ TEST(MismatchTest, NamesTheFirstDifference) {
 TEST(MismatchTest, LongDescriptionsTravelInChunks) {
   TestGroup group(2);
   std::vector<ManifestEntry> entries;
-  for (int i = 0; i < 20000; ++i) entries.push_back({false, "leaf" + std::to_string(i), "leaf" + std::to_string(i), "float32 [3]"});
+  for (int i = 0; i < 20000; ++i)
+    entries.push_back(
+        {false, "leaf" + std::to_string(i), "leaf" + std::to_string(i), "float32 [3]"});
   group.manifests = {EncodeManifest(entries), ""};
   entries.back().value = "float32 [4]";
   group.manifests[1] = EncodeManifest(entries);
   ASSERT_GT(group.manifests[0].size(), 8 * kManifestChunk);
   group.Issue(0, TestGroup::Data(1));
   group.Issue(1, TestGroup::Data(2));
-  EXPECT_EQ(group.End(1, 1).text, "call 1: rank 0 has leaf19999 (float32 [3]), rank 1 has leaf19999 (float32 [4])");
+  EXPECT_EQ(group.End(1, 1).text,
+            "call 1: rank 0 has leaf19999 (float32 [3]), rank 1 has leaf19999 (float32 [4])");
   group.ExpectUsable();
 }
 
@@ -253,7 +260,8 @@ TEST(MismatchTest, OneCallBehindIsSaid) {
   }
   group.Issue(0, TestGroup::Data(14));
   group.Issue(1, TestGroup::Data(13));
-  EXPECT_NE(group.End(0, 4).text.find("; rank 1 is one call behind rank 0"), std::string::npos) << group.End(0, 4).text;
+  EXPECT_NE(group.End(0, 4).text.find("; rank 1 is one call behind rank 0"), std::string::npos)
+      << group.End(0, 4).text;
 }
 
 TEST(MismatchTest, WithoutDescriptionsItEndsAfterASecond) {
@@ -264,7 +272,8 @@ TEST(MismatchTest, WithoutDescriptionsItEndsAfterASecond) {
   EXPECT_FALSE(group.Ended(0, 1));
   group.Advance(2 * kMs);
   EXPECT_EQ(group.End(0, 1).kind, OutcomeKind::kMismatch);
-  EXPECT_NE(group.End(0, 1).text.find("no description came from ranks 0 and 1"), std::string::npos) << group.End(0, 1).text;
+  EXPECT_NE(group.End(0, 1).text.find("no description came from ranks 0 and 1"), std::string::npos)
+      << group.End(0, 1).text;
   group.ExpectUsable();
 }
 
@@ -295,7 +304,7 @@ TEST(MismatchTest, BadDescriptionsAreIgnored) {
   group.ExpectUsable();
 }
 
-// ---- Queues, windows, bad peers ------------------------------------------------------------------------------------
+// ---- Queues, windows, bad peers ----
 
 TEST(ConnectTest, RetractsWhatHasNotLeft) {
   TestGroup group(2, /*open=*/false);
@@ -326,12 +335,14 @@ TEST(ConnectTest, ARankThatNeverConnectedIsNamedAsMissing) {
   group.Issue(0, TestGroup::Data(1, group.now + kMs));
   group.Advance(2 * kMs);
   EXPECT_EQ(group.End(1, 1).ranks, Ranks({2}));
-  EXPECT_NE(group.End(0, 1).text.find("rank 2 has not connected yet"), std::string::npos) << group.End(0, 1).text;
+  EXPECT_NE(group.End(0, 1).text.find("rank 2 has not connected yet"), std::string::npos)
+      << group.End(0, 1).text;
 }
 
 TEST(WindowTest, SixtyFourUndecidedCallsThenPostsWait) {
   TestGroup group(2);
-  for (int i = 0; i < 100; ++i) group.Issue(1, TestGroup::Data(1, i == 99 ? group.now + kMs : kNever));
+  for (int i = 0; i < 100; ++i)
+    group.Issue(1, TestGroup::Data(1, i == 99 ? group.now + kMs : kNever));
   EXPECT_EQ(group.ranks[1].machine->posts_waiting(), 36u);
   EXPECT_EQ(group.ranks[1].sent.size(), kMaxUndecided);
   // One that waits still has its deadline, and ends without asking.

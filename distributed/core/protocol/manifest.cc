@@ -34,7 +34,8 @@ void PutString(std::string& out, std::string_view text) {
     out += text;
     return;
   }
-  const std::string cut = absl::StrCat(Clip(text, kMaxString - 24), "...#", absl::Hex(Fnv1a(text), absl::kZeroPad16));
+  const std::string cut =
+      absl::StrCat(Clip(text, kMaxString - 24), "...#", absl::Hex(Fnv1a(text), absl::kZeroPad16));
   Put32(out, static_cast<uint32_t>(cut.size()));
   out += cut;
 }
@@ -42,7 +43,8 @@ void PutString(std::string& out, std::string_view text) {
 bool Get32(std::string_view& rest, uint32_t& value) {
   if (rest.size() < 4) return false;
   value = 0;
-  for (int i = 0; i < 4; ++i) value |= static_cast<uint32_t>(static_cast<unsigned char>(rest[i])) << (8 * i);
+  for (int i = 0; i < 4; ++i)
+    value |= static_cast<uint32_t>(static_cast<unsigned char>(rest[i])) << (8 * i);
   rest.remove_prefix(4);
   return true;
 }
@@ -89,19 +91,24 @@ std::string EncodeManifest(absl::Span<const ManifestEntry> entries) {
 absl::StatusOr<std::vector<ManifestEntry>> DecodeManifest(std::string_view bytes) {
   uint32_t count = 0;
   if (!Get32(bytes, count)) return absl::InvalidArgumentError("manifest: too short");
-  if (count > bytes.size() / kMinEntry) return absl::InvalidArgumentError("manifest: more entries than bytes remain for");
+  if (count > bytes.size() / kMinEntry)
+    return absl::InvalidArgumentError("manifest: more entries than bytes remain for");
   std::vector<ManifestEntry> entries(count);
   bool leaves = false;
   for (ManifestEntry& entry : entries) {
     if (bytes.empty()) return absl::InvalidArgumentError("manifest: too short");
     const auto flag = static_cast<unsigned char>(bytes[0]);
     bytes.remove_prefix(1);
-    if (flag > 1) return absl::InvalidArgumentError("manifest: an entry that is neither argument nor leaf");
+    if (flag > 1)
+      return absl::InvalidArgumentError("manifest: an entry that is neither argument nor leaf");
     entry.argument = flag == 1;
-    if (entry.argument && leaves) return absl::InvalidArgumentError("manifest: an argument after a leaf");
+    if (entry.argument && leaves)
+      return absl::InvalidArgumentError("manifest: an argument after a leaf");
     leaves = !entry.argument;
-    if (!GetString(bytes, entry.key) || !GetString(bytes, entry.printable) || !GetString(bytes, entry.value)) {
-      return absl::InvalidArgumentError("manifest: a string over its limit or longer than what remains");
+    if (!GetString(bytes, entry.key) || !GetString(bytes, entry.printable) ||
+        !GetString(bytes, entry.value)) {
+      return absl::InvalidArgumentError(
+          "manifest: a string over its limit or longer than what remains");
     }
   }
   if (!bytes.empty()) return absl::InvalidArgumentError("manifest: bytes left over");
@@ -115,7 +122,8 @@ Difference DescribeDifference(absl::Span<const ManifestSide> sides, const RankNa
     if (largest == nullptr || side.ranks.size() > largest->ranks.size()) largest = &side;
   }
   for (const ManifestSide& side : sides) {
-    if (&side != largest) difference.ranks.insert(difference.ranks.end(), side.ranks.begin(), side.ranks.end());
+    if (&side != largest)
+      difference.ranks.insert(difference.ranks.end(), side.ranks.begin(), side.ranks.end());
   }
   std::sort(difference.ranks.begin(), difference.ranks.end());
 
@@ -130,23 +138,29 @@ Difference DescribeDifference(absl::Span<const ManifestSide> sides, const RankNa
   }
   std::sort(unknown.begin(), unknown.end());
   std::string missing;
-  if (!unknown.empty()) missing = absl::StrCat("no description came from ", RanksText(unknown, name));
+  if (!unknown.empty())
+    missing = absl::StrCat("no description came from ", RanksText(unknown, name));
   if (known.size() < 2) {
     std::string parts;
-    for (const ManifestSide& side : sides) absl::StrAppend(&parts, parts.empty() ? "" : " from ", RanksText(side.ranks, name));
-    difference.text = absl::StrCat("the calls differ: ", parts, missing.empty() ? "" : "; ", missing);
+    for (const ManifestSide& side : sides)
+      absl::StrAppend(&parts, parts.empty() ? "" : " from ", RanksText(side.ranks, name));
+    difference.text =
+        absl::StrCat("the calls differ: ", parts, missing.empty() ? "" : "; ", missing);
     return difference;
   }
 
   size_t longest = 0;
   for (const ManifestSide* side : known) longest = std::max(longest, side->entries.size());
   for (size_t i = 0; i < longest; ++i) {
-    auto at = [i](const ManifestSide* side) { return i < side->entries.size() ? &side->entries[i] : nullptr; };
+    auto at = [i](const ManifestSide* side) {
+      return i < side->entries.size() ? &side->entries[i] : nullptr;
+    };
     const ManifestEntry* first = at(known[0]);
     bool differs = false;
     for (const ManifestSide* side : known) {
       const ManifestEntry* entry = at(side);
-      if ((entry == nullptr) != (first == nullptr) || (entry != nullptr && !Same(*entry, *first))) differs = true;
+      if ((entry == nullptr) != (first == nullptr) || (entry != nullptr && !Same(*entry, *first)))
+        differs = true;
     }
     if (!differs) continue;
     for (const ManifestSide* side : known) {
@@ -158,22 +172,24 @@ Difference DescribeDifference(absl::Span<const ManifestSide> sides, const RankNa
     std::vector<Group> groups;
     for (const ManifestSide* side : known) {
       std::string shown = Shown(at(side));
-      auto same = std::find_if(groups.begin(), groups.end(), [&](const Group& g) { return g.shown == shown; });
+      auto same = std::find_if(groups.begin(), groups.end(),
+                               [&](const Group& g) { return g.shown == shown; });
       if (same == groups.end()) same = groups.insert(groups.end(), Group{std::move(shown), {}});
       same->ranks.insert(same->ranks.end(), side->ranks.begin(), side->ranks.end());
     }
     std::string text;
     for (Group& group : groups) {
       std::sort(group.ranks.begin(), group.ranks.end());
-      absl::StrAppend(&text, text.empty() ? "" : ", ", RanksText(group.ranks, name), group.ranks.size() == 1 ? " has " : " have ",
-                      Clip(group.shown, 512));
+      absl::StrAppend(&text, text.empty() ? "" : ", ", RanksText(group.ranks, name),
+                      group.ranks.size() == 1 ? " has " : " have ", Clip(group.shown, 512));
     }
     if (groups.size() == 1) absl::StrAppend(&text, " (equal in print, not in content)");
     if (!missing.empty()) absl::StrAppend(&text, "; ", missing);
     difference.text = std::move(text);
     return difference;
   }
-  difference.text = absl::StrCat("the digests differ though the descriptions are equal", missing.empty() ? "" : "; ", missing);
+  difference.text = absl::StrCat("the digests differ though the descriptions are equal",
+                                 missing.empty() ? "" : "; ", missing);
   return difference;
 }
 

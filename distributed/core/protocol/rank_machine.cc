@@ -14,13 +14,18 @@
 namespace leafpack::protocol {
 namespace {
 
-SteadyNanos After(SteadyNanos now, SteadyNanos wait) { return now > kNever - wait ? kNever : now + wait; }
+SteadyNanos After(SteadyNanos now, SteadyNanos wait) {
+  return now > kNever - wait ? kNever : now + wait;
+}
 
 std::string_view GaveUp(WithdrawKind why) {
   switch (why) {
-    case WithdrawKind::kDeadline: return "its deadline passed";
-    case WithdrawKind::kInterrupt: return "it was interrupted";
-    case WithdrawKind::kCancel: return "it was cancelled";
+    case WithdrawKind::kDeadline:
+      return "its deadline passed";
+    case WithdrawKind::kInterrupt:
+      return "it was interrupted";
+    case WithdrawKind::kCancel:
+      return "it was cancelled";
   }
   return "";
 }
@@ -29,7 +34,7 @@ std::string_view GaveUp(WithdrawKind why) {
 
 RankMachine::RankMachine(Options options) : options_(std::move(options)) {}
 
-// ---- Issuing -------------------------------------------------------------------------------------------------------
+// ---- Issuing ----
 
 RankMachine::Call* RankMachine::Find(uint64_t call) {
   if (calls_.empty() || call < calls_.front().number || call > calls_.back().number) return nullptr;
@@ -61,8 +66,10 @@ uint64_t RankMachine::Issue(CallSpec spec, SteadyNanos now, RankActions& out) {
   } else if (told_ && options_.mutation != Mutation::kNoToldRefusal) {
     EndTold(call, *std::exchange(told_, std::nullopt), out);
   } else if (call.spec.trusted) {
-    // Data may start at once only where the post leaves at once too and nothing before it is uncertain.
-    if (open_ && first_in_queue && !Undecided(number) && doubts_ == 0 && failed_ == 0 && undecided_ < kMaxUndecided) {
+    // Data may start at once only where the post leaves at once too and nothing before it is
+    // uncertain.
+    if (open_ && first_in_queue && !Undecided(number) && doubts_ == 0 && failed_ == 0 &&
+        undecided_ < kMaxUndecided) {
       Grant(call, now, out);
     } else {
       call.spec.trusted = false;
@@ -81,7 +88,7 @@ uint64_t RankMachine::IssueRefusal(std::string_view reason, SteadyNanos now, Ran
   return number;
 }
 
-// ---- Records that leave --------------------------------------------------------------------------------------------
+// ---- Records that leave ----
 
 bool RankMachine::PostReady() const {
   if (!open_ || link_lost_ || next_post_ > issued_) return false;
@@ -163,7 +170,9 @@ void RankMachine::Control(RecordType type, uint8_t kind, const Call& call, std::
 bool RankMachine::Undecided(uint64_t number) const {
   for (const Call& call : calls_) {
     if (call.number >= number) break;
-    if (call.state == State::kUnsent || call.state == State::kPosted || call.state == State::kWithdrawing) return true;
+    if (call.state == State::kUnsent || call.state == State::kPosted ||
+        call.state == State::kWithdrawing)
+      return true;
   }
   return false;
 }
@@ -181,12 +190,13 @@ void RankMachine::Settle(SteadyNanos now, RankActions& out) {
   }
   while (!calls_.empty()) {
     const Call& call = calls_.front();
-    if (call.state != State::kEnded || !call.left || !call.decided || call.doubt || call.failed) break;
+    if (call.state != State::kEnded || !call.left || !call.decided || call.doubt || call.failed)
+      break;
     calls_.pop_front();
   }
 }
 
-// ---- Ending --------------------------------------------------------------------------------------------------------
+// ---- Ending ----
 
 void RankMachine::End(Call& call, Outcome outcome, RankActions& out) {
   call.state = State::kEnded;
@@ -220,8 +230,9 @@ void RankMachine::EndUnavailable(Call& call, bool unknown, RankActions& out) {
   outcome.tree = TouchedTree(call);
   outcome.outcome_unknown = unknown;
   outcome.ranks = gone_;
-  outcome.text = leaving_ && gone_.empty() ? absl::StrCat("call ", call.number, ": this rank has left the group")
-                                           : absl::StrCat("call ", call.number, ": ", gone_reason_);
+  outcome.text = leaving_ && gone_.empty()
+                     ? absl::StrCat("call ", call.number, ": this rank has left the group")
+                     : absl::StrCat("call ", call.number, ": ", gone_reason_);
   if (unknown) absl::StrAppend(&outcome.text, "; the other ranks may have had the result");
   End(call, std::move(outcome), out);
 }
@@ -237,7 +248,8 @@ void RankMachine::Refuse(Call& call, RefuseKind kind, WithdrawKind why, std::str
 
 void RankMachine::Retract(Call& call, WithdrawKind kind, RankActions& out) {
   if (options_.mutation != Mutation::kRetractStillSends) {
-    Refuse(call, RefuseKind::kWithdrawn, kind, absl::StrCat(GaveUp(kind), " before the call could be posted"));
+    Refuse(call, RefuseKind::kWithdrawn, kind,
+           absl::StrCat(GaveUp(kind), " before the call could be posted"));
   }
   Outcome outcome;
   outcome.tree = TreeState::kUnchanged;
@@ -281,8 +293,8 @@ void RankMachine::EndTold(Call& call, Notice notice, RankActions& out) {
   End(call, std::move(outcome), out);
 }
 
-// The user has to hear of something that no call of his showed him: the first call after `after` that waits to leave is
-// refused with it, else the next one that is issued.
+// The user has to hear of something that no call of his showed him: the first call after `after`
+// that waits to leave is refused with it, else the next one that is issued.
 void RankMachine::Tell(Notice notice, uint64_t after, RankActions& out) {
   if (options_.mutation != Mutation::kNoToldRefusal) {
     for (Call& call : calls_) {
@@ -295,7 +307,8 @@ void RankMachine::Tell(Notice notice, uint64_t after, RankActions& out) {
   if (told_) {
     absl::StrAppend(&told_->text, "; ", notice.text);
     for (const uint32_t rank : notice.ranks) {
-      if (std::find(told_->ranks.begin(), told_->ranks.end(), rank) == told_->ranks.end()) told_->ranks.push_back(rank);
+      if (std::find(told_->ranks.begin(), told_->ranks.end(), rank) == told_->ranks.end())
+        told_->ranks.push_back(rank);
     }
     std::sort(told_->ranks.begin(), told_->ranks.end());
   } else {
@@ -306,7 +319,8 @@ void RankMachine::Tell(Notice notice, uint64_t after, RankActions& out) {
 void RankMachine::Doubt(Call& call, RankActions& out) {
   const bool data = call.state == State::kData || call.state == State::kCommitting;
   if (call.state == State::kData && !call.owed && !call.data_done) {
-    // FAIL is on its way, so the epoch is dead; its works must end before the user has his leaves back.
+    // FAIL is on its way, so the epoch is dead; its works must end before the user has his leaves
+    // back.
     RankAction& abort = out.emplace_back();
     abort.type = RankAction::Type::kAbortEpoch;
     abort.epoch = call.epoch;
@@ -316,18 +330,21 @@ void RankMachine::Doubt(Call& call, RankActions& out) {
   outcome.tree = TouchedTree(call);
   outcome.outcome_unknown = true;
   outcome.ranks = {0};
-  const bool interrupted = data ? call.fail_kind == FailKind::kInterrupt : call.withdrawn != WithdrawKind::kDeadline;
+  const bool interrupted =
+      data ? call.fail_kind == FailKind::kInterrupt : call.withdrawn != WithdrawKind::kDeadline;
   outcome.code = interrupted ? absl::StatusCode::kCancelled : absl::StatusCode::kDeadlineExceeded;
-  outcome.text = absl::StrCat("call ", call.number, ": ", data ? call.error : std::string(GaveUp(call.withdrawn)),
-                              ", and ", RanksText({0u}, options_.name), " does not answer; outcome unknown, here ",
-                              outcome.tree == TreeState::kPartial ? "the tree may be partly written" : "the tree is unchanged");
+  outcome.text = absl::StrCat(
+      "call ", call.number, ": ", data ? call.error : std::string(GaveUp(call.withdrawn)), ", and ",
+      RanksText({0u}, options_.name), " does not answer; outcome unknown, here ",
+      outcome.tree == TreeState::kPartial ? "the tree may be partly written"
+                                          : "the tree is unchanged");
   call.doubt = true;
   call.doubt_mark = issued_;
   ++doubts_;
   End(call, std::move(outcome), out);
 }
 
-// ---- The data phase ------------------------------------------------------------------------------------------------
+// ---- The data phase ----
 
 void RankMachine::Grant(Call& call, SteadyNanos now, RankActions& out) {
   call.state = State::kData;
@@ -349,8 +366,8 @@ void RankMachine::Begin(Call& call, RankActions& out) {
   action.soft_equal = call.soft_equal;
 }
 
-void RankMachine::Fail(Call& call, FailKind kind, std::string_view reason, std::string_view paths_done, SteadyNanos now,
-                       RankActions& out) {
+void RankMachine::Fail(Call& call, FailKind kind, std::string_view reason,
+                       std::string_view paths_done, SteadyNanos now, RankActions& out) {
   if (call.failed) return;
   call.fail_kind = kind;
   call.error = Clip(reason);
@@ -359,7 +376,8 @@ void RankMachine::Fail(Call& call, FailKind kind, std::string_view reason, std::
     return;
   }
   call.failed = true;
-  Control(RecordType::kFail, static_cast<uint8_t>(kind), call, EncodeFail({call.error, std::string(paths_done)}));
+  Control(RecordType::kFail, static_cast<uint8_t>(kind), call,
+          EncodeFail({call.error, std::string(paths_done)}));
   if (call.spec.restore) control_.back().flags |= kFlagRestore;
   call.timer = is_coordinator() || call.state == State::kEnded ? kNever : After(now, kGrace);
   if (++failed_ == 1) {
@@ -407,15 +425,15 @@ void RankMachine::OnDataDone(uint64_t number, SteadyNanos now, RankActions& out)
   Settle(now, out);
 }
 
-void RankMachine::OnDataFailed(uint64_t number, FailKind kind, std::string_view reason, std::string_view paths_done,
-                               SteadyNanos now, RankActions& out) {
+void RankMachine::OnDataFailed(uint64_t number, FailKind kind, std::string_view reason,
+                               std::string_view paths_done, SteadyNanos now, RankActions& out) {
   Call* call = Find(number);
   if (call == nullptr || (call->state != State::kData && call->state != State::kCommitting)) return;
   Fail(*call, kind, reason, paths_done, now, out);
   Settle(now, out);
 }
 
-// ---- Giving up -----------------------------------------------------------------------------------------------------
+// ---- Giving up ----
 
 void RankMachine::Withdraw(uint64_t number, WithdrawKind kind, SteadyNanos now, RankActions& out) {
   Call* call = Find(number);
@@ -487,7 +505,7 @@ void RankMachine::Fire(Call& call, SteadyNanos now, RankActions& out) {
   }
 }
 
-// ---- Channel, descriptions, farewell -------------------------------------------------------------------------------
+// ---- Channel, descriptions, farewell ----
 
 void RankMachine::OnChannelOpen(SteadyNanos now, RankActions& out) {
   open_ = true;
@@ -513,7 +531,8 @@ void RankMachine::Leave(std::string_view reason, SteadyNanos now, RankActions& o
   bye.type = RecordType::kBye;
   bye.epoch = epoch_;
   bye.rank = options_.rank;
-  // The last call before the first one that is not settled here: nothing that another rank still waits for.
+  // The last call before the first one that is not settled here: nothing that another rank still
+  // waits for.
   bye.call = issued_;
   for (const Call& call : calls_) {
     if (call.state != State::kEnded || call.doubt || call.failed) {

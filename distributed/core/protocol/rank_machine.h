@@ -1,17 +1,20 @@
-// The protocol as one rank sees it: a pure state machine, from events to actions. No I/O, no clock, no lock.
+// The protocol as one rank sees it: a pure state machine, from events to actions. No I/O, no clock,
+// no lock.
 //
-// Whoever drives it (one lock around everything) passes events in and then does what `out` says, in order, outside the
-// lock where an action may call user code; then takes records from TakeOutgoing() and writes them to the coordinator
-// in that order. On group rank 0 they are given to the CoordinatorMachine by a function call instead.
+// Whoever drives it (one lock around everything) passes events in and then does what `out` says, in
+// order, outside the lock where an action may call user code; then takes records from
+// TakeOutgoing() and writes them to the coordinator in that order. On group rank 0 they are given
+// to the CoordinatorMachine by a function call instead.
 //
 //   RankActions out;
 //   uint64_t call = machine.Issue(spec, now, out);
 //   while (auto record = machine.TakeOutgoing()) Write(*record);
 //   ...
-//   machine.OnRecord(std::move(record), now, out);   // e.g. DECIDE: out holds kEnded or kGranted of `call`
+//   machine.OnRecord(std::move(record), now, out);   // e.g. DECIDE: out holds kEnded or kGranted
+//   of `call`
 //
-// A timer is to be believed only after the socket was read until it was empty: call OnRecord for all that has arrived,
-// then OnTick. The same holds for OnLinkLost.
+// A timer is to be believed only after the socket was read until it was empty: call OnRecord for
+// all that has arrived, then OnTick. The same holds for OnLinkLost.
 #ifndef LEAFPACK_DISTRIBUTED_CORE_PROTOCOL_RANK_MACHINE_H_
 #define LEAFPACK_DISTRIBUTED_CORE_PROTOCOL_RANK_MACHINE_H_
 
@@ -36,12 +39,13 @@ namespace leafpack::protocol {
 struct CallSpec {
   Digest128 digest;
   Digest128 soft_digest;
-  bool frame = false;    // the tree rides in the record; `payload` holds it (may be empty)
-  bool restore = false;  // on_failure = restore: data calls get a completion round; a frame needs none
-  // check = first: this digest was agreed before in this group, data may start at once. Taken back where the call has
-  // to wait for its turn anyway; ignored for frames and restore calls.
+  bool frame = false;  // the tree rides in the record; `payload` holds it (may be empty)
+  bool restore = false;  // data calls get a completion round (on_failure = restore)
+  // check = first: this digest was agreed before in this group, data may start at once. Taken back
+  // where the call has to wait for its turn anyway; ignored for frames and restore calls.
   bool trusted = false;
-  // check = off: the call gets a number and is granted with no record, once all earlier calls are decided. Ignored for frames and restore calls.
+  // check = off: the call gets a number and is granted with no record, once all earlier calls are
+  // decided. Ignored for frames and restore calls.
   bool unchecked = false;
   std::shared_ptr<const std::string> payload;
   SteadyNanos deadline = kNever;
@@ -49,22 +53,25 @@ struct CallSpec {
 
 struct RankAction {
   enum class Type : uint8_t {
-    // `call` ended for the user as `outcome` says. Delivered once. If the call had been granted, the owner of the data
-    // phase first makes sure that no work of it still runs (kAbortEpoch came before, or all works are done).
+    // `call` ended for the user as `outcome` says. Delivered once. If the call had been granted,
+    // the owner of the data phase first makes sure that no work of it still runs (kAbortEpoch came
+    // before, or all works are done).
     kEnded,
-    // `call` may enqueue its data in `epoch`, after every call granted before it. `soft_equal`: strides are equal too.
-    // Answered by OnDataDone or OnDataFailed.
+    // `call` may enqueue its data in `epoch`, after every call granted before it. `soft_equal`:
+    // strides are equal too. Answered by OnDataDone or OnDataFailed.
     kGranted,
-    // Nothing that is not yet enqueued may be enqueued in `epoch` any more: a call of it failed here. Works that run
-    // may finish. If `resume` is set, the failure was overtaken by a commit: enqueueing may go on.
+    // Nothing that is not yet enqueued may be enqueued in `epoch` any more: a call of it failed
+    // here. Works that run may finish. If `resume` is set, the failure was overtaken by a commit:
+    // enqueueing may go on.
     kStopEnqueue,
-    // The data context of `epoch` is dead: end its works now. A new one is built by the first call granted in a later
-    // epoch.
+    // The data context of `epoch` is dead: end its works now. A new one is built by the first call
+    // granted in a later epoch.
     kAbortEpoch,
-    // The coordinator wants the description of `call`: answer with ProvideManifest (an empty one is legal).
+    // The coordinator wants the description of `call`: answer with ProvideManifest (an empty one is
+    // legal).
     kManifestWanted,
-    // `call` is decided: its description is no longer wanted. Comes once for each call that posts a record, unless the
-    // channel is lost first.
+    // `call` is decided: its description is no longer wanted. Comes once for each call that posts a
+    // record, unless the channel is lost first.
     kDecided,
   };
   Type type = Type::kEnded;
@@ -80,8 +87,8 @@ class RankMachine {
  public:
   struct Options {
     uint32_t rank = 0;
-    uint32_t size = 1;    // at least 2: a group of one has no channel
-    RankNamer name;       // digits of the group rank if empty
+    uint32_t size = 1;  // at least 2: a group of one has no channel
+    RankNamer name;     // digits of the group rank if empty
     Mutation mutation = Mutation::kNone;
   };
 
@@ -89,20 +96,21 @@ class RankMachine {
   RankMachine(const RankMachine&) = delete;
   RankMachine& operator=(const RankMachine&) = delete;
 
-  // Issues the next call and returns its number (1, 2, 3…). It may end at once (kEnded in `out`): refused as told, or
-  // Unavailable because a rank is gone; then it has a number too. A deadline in the past is legal.
+  // Issues the next call and returns its number (1, 2, 3…). It may end at once (kEnded in `out`):
+  // refused as told, or Unavailable because a rank is gone; then it has a number too. A deadline in
+  // the past is legal.
   uint64_t Issue(CallSpec spec, SteadyNanos now, RankActions& out);
 
-  // Issues the next call as a refusal: this rank has an error of its own, which the caller raises at once. The others
-  // are told `reason`. No kEnded follows.
+  // Issues the next call as a refusal: this rank has an error of its own, which the caller raises
+  // at once. The others are told `reason`. No kEnded follows.
   uint64_t IssueRefusal(std::string_view reason, SteadyNanos now, RankActions& out);
 
-  // The user gives `call` up (Ctrl-C, cancel). Unsent: ends at once. Posted: asks the coordinator. In data: fails it.
-  // Ignored if it has ended, or if it was given up before.
+  // The user gives `call` up (Ctrl-C, cancel). Unsent: ends at once. Posted: asks the coordinator.
+  // In data: fails it. Ignored if it has ended, or if it was given up before.
   void Withdraw(uint64_t call, WithdrawKind kind, SteadyNanos now, RankActions& out);
 
-  // A record from the coordinator. An error means that the record cannot be (a decision of a call that was never
-  // posted, a body that does not decode): drop the link and call OnLinkLost with it.
+  // A record from the coordinator. An error means that the record cannot be (a decision of a call
+  // that was never posted, a body that does not decode): drop the link and call OnLinkLost with it.
   absl::Status OnRecord(Record record, SteadyNanos now, RankActions& out);
 
   // The channel to the coordinator is open: queued records may leave. On rank 0, call it at once.
@@ -111,25 +119,29 @@ class RankMachine {
   // The channel broke, or rank 0 is gone. For good. Later calls end as Unavailable.
   void OnLinkLost(std::string_view reason, SteadyNanos now, RankActions& out);
 
-  // All data of a granted call is done, or failed. `paths_done` is text for the other ranks. Ignored if the call has
-  // ended since. kind is kError as a rule; a deadline of the call is the machine's own business.
+  // All data of a granted call is done, or failed. `paths_done` is text for the other ranks.
+  // Ignored if the call has ended since. kind is kError as a rule; a deadline of the call is the
+  // machine's own business.
   void OnDataDone(uint64_t call, SteadyNanos now, RankActions& out);
-  void OnDataFailed(uint64_t call, FailKind kind, std::string_view reason, std::string_view paths_done,
-                    SteadyNanos now, RankActions& out);
+  void OnDataFailed(uint64_t call, FailKind kind, std::string_view reason,
+                    std::string_view paths_done, SteadyNanos now, RankActions& out);
 
-  // Answers kManifestWanted with the description made by EncodeManifest. Ignored if `call` has been decided since.
+  // Answers kManifestWanted with the description made by EncodeManifest. Ignored if `call` has been
+  // decided since.
   void ProvideManifest(uint64_t call, std::string_view description);
 
-  // Says farewell: after this no call may be issued. Calls in flight should have ended; posts that have not left are
-  // dropped. The BYE is among the outgoing records.
+  // Says farewell: after this no call may be issued. Calls in flight should have ended; posts that
+  // have not left are dropped. The BYE is among the outgoing records.
   void Leave(std::string_view reason, SteadyNanos now, RankActions& out);
 
-  // Fires every timer that is due. NextTimer(): when to call it at the latest; kNever if no timer runs.
+  // Fires every timer that is due. NextTimer(): when to call it at the latest; kNever if no timer
+  // runs.
   void OnTick(SteadyNanos now, RankActions& out);
   SteadyNanos NextTimer() const;
 
-  // The next record that may leave; taking it is the point of no return. nullopt: nothing may leave now (not open, a
-  // full window, an earlier call in doubt, or nothing there). Check after every event.
+  // The next record that may leave; taking it is the point of no return. nullopt: nothing may leave
+  // now (not open, a full window, an earlier call in doubt, or nothing there). Check after every
+  // event.
   bool HasOutgoing() const;
   std::optional<Record> TakeOutgoing();
 
@@ -159,17 +171,17 @@ class RankMachine {
   struct Call {
     CallSpec spec;
     uint64_t number = 0;
-    uint32_t epoch = 0;              // in which it was issued
+    uint32_t epoch = 0;  // in which it was issued
     State state = State::kUnsent;
-    bool left = false;               // its post has left, or will never
-    bool decided = false;            // DECIDE was read, or none will come
-    bool agreed = false;             // DECIDE said OK, or no agreement is needed
-    bool refusal = false;            // its post is a REFUSE
-    bool held = false;               // issued while an earlier call was in doubt
-    uint64_t doubt_mark = 0;         // last call issued when this one ended in doubt
-    bool doubt = false;              // ended for the user, but what became of it is not known here
-    bool owed = false;               // granted, but not told so: an earlier call failed here
-    bool failed = false;             // FAIL sent, without an answer so far
+    bool left = false;        // its post has left, or will never
+    bool decided = false;     // DECIDE was read, or none will come
+    bool agreed = false;      // DECIDE said OK, or no agreement is needed
+    bool refusal = false;     // its post is a REFUSE
+    bool held = false;        // issued while an earlier call was in doubt
+    uint64_t doubt_mark = 0;  // last call issued when this one ended in doubt
+    bool doubt = false;       // ended for the user, but what became of it is not known here
+    bool owed = false;        // granted, but not told so: an earlier call failed here
+    bool failed = false;      // FAIL sent, without an answer so far
     bool data_done = false;
     bool soft_equal = false;
     RefuseKind refuse_kind = RefuseKind::kError;
@@ -177,8 +189,9 @@ class RankMachine {
     FailKind fail_kind = FailKind::kError;             // why it failed here
     SteadyNanos timer = kNever;
     RefuseBody refuse;
-    std::string error;               // what failed here
-    std::unique_ptr<Outcome> verdict;  // of a trusted call that was not agreed: how it ends when ABORT comes
+    std::string error;  // what failed here
+    std::unique_ptr<Outcome>
+        verdict;  // of a trusted call that was not agreed: how it ends when ABORT comes
   };
   struct Notice {
     std::vector<uint32_t> ranks;
@@ -201,8 +214,8 @@ class RankMachine {
   void AskToWithdraw(Call& call, WithdrawKind kind, SteadyNanos now);
   void Grant(Call& call, SteadyNanos now, RankActions& out);
   void Begin(Call& call, RankActions& out);
-  void Fail(Call& call, FailKind kind, std::string_view reason, std::string_view paths_done, SteadyNanos now,
-            RankActions& out);
+  void Fail(Call& call, FailKind kind, std::string_view reason, std::string_view paths_done,
+            SteadyNanos now, RankActions& out);
   void EndFailed(Call& call, RankActions& out);
   void Doubt(Call& call, RankActions& out);
   void Unfail(Call& call, RankActions& out);
@@ -211,7 +224,8 @@ class RankMachine {
   void Fire(Call& call, SteadyNanos now, RankActions& out);
   void Settle(SteadyNanos now, RankActions& out);
   void GoUnavailable(uint32_t rank, std::string_view reason);
-  Outcome FromDecision(const Call& call, Decision decision, bool late, const DecideBody& body) const;
+  Outcome FromDecision(const Call& call, Decision decision, bool late,
+                       const DecideBody& body) const;
   TreeState TouchedTree(const Call& call) const;
 
   absl::Status OnDecide(Record& record, SteadyNanos now, RankActions& out);
@@ -226,7 +240,8 @@ class RankMachine {
   uint64_t last_granted_ = 0;  // last call whose data phase began here
   uint64_t next_post_ = 1;     // no earlier call has a post that may still leave
   uint64_t last_posted_ = 0;   // number of the last post that left: a jump is a gap
-  std::deque<Call> calls_;     // calls_[i].number == calls_[0].number + i; settled ones leave at the front
+  std::deque<Call>
+      calls_;  // calls_[i].number == calls_[0].number + i; settled ones leave at the front
   std::deque<Record> control_;  // records that do not wait for the window
   std::optional<Record> bye_;
   size_t in_flight_ = 0;

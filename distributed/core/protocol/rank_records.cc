@@ -14,20 +14,27 @@
 namespace leafpack::protocol {
 namespace {
 
-SteadyNanos After(SteadyNanos now, SteadyNanos wait) { return now > kNever - wait ? kNever : now + wait; }
+SteadyNanos After(SteadyNanos now, SteadyNanos wait) {
+  return now > kNever - wait ? kNever : now + wait;
+}
 
 absl::Status Impossible(const Record& record, std::string_view why) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(RecordTypeName(record.type), " of call ", record.call, " from the coordinator: ", why));
+  return absl::InvalidArgumentError(absl::StrCat(RecordTypeName(record.type), " of call ",
+                                                 record.call, " from the coordinator: ", why));
 }
 
 absl::StatusCode CodeOf(FailKind kind) {
   switch (kind) {
-    case FailKind::kError: return absl::StatusCode::kFailedPrecondition;
-    case FailKind::kDeadline: return absl::StatusCode::kDeadlineExceeded;
-    case FailKind::kInterrupt: return absl::StatusCode::kCancelled;
-    case FailKind::kLost: return absl::StatusCode::kUnavailable;
-    case FailKind::kUnagreed: return absl::StatusCode::kFailedPrecondition;
+    case FailKind::kError:
+      return absl::StatusCode::kFailedPrecondition;
+    case FailKind::kDeadline:
+      return absl::StatusCode::kDeadlineExceeded;
+    case FailKind::kInterrupt:
+      return absl::StatusCode::kCancelled;
+    case FailKind::kLost:
+      return absl::StatusCode::kUnavailable;
+    case FailKind::kUnagreed:
+      return absl::StatusCode::kFailedPrecondition;
   }
   return absl::StatusCode::kInternal;
 }
@@ -54,7 +61,9 @@ absl::Status RankMachine::OnRecord(Record record, SteadyNanos now, RankActions& 
       Phase phase = Phase::kIdle;
       for (const Call& call : calls_) {
         if (call.state == State::kEnded) continue;
-        phase = call.state == State::kData ? Phase::kData : call.state == State::kCommitting ? Phase::kCommitting : Phase::kPosted;
+        phase = call.state == State::kData         ? Phase::kData
+                : call.state == State::kCommitting ? Phase::kCommitting
+                                                   : Phase::kPosted;
         break;
       }
       Record state;
@@ -69,7 +78,8 @@ absl::Status RankMachine::OnRecord(Record record, SteadyNanos now, RankActions& 
     }
     case RecordType::kNeed: {
       const Call* call = Find(record.call);
-      if (call == nullptr || !call->left || call->decided || call->refusal) return Impossible(record, "it has no description here");
+      if (call == nullptr || !call->left || call->decided || call->refusal)
+        return Impossible(record, "it has no description here");
       RankAction& action = out.emplace_back();
       action.type = RankAction::Type::kManifestWanted;
       action.call = record.call;
@@ -78,8 +88,9 @@ absl::Status RankMachine::OnRecord(Record record, SteadyNanos now, RankActions& 
     case RecordType::kBye: {
       absl::StatusOr<std::string> reason = DecodeReason(record);
       if (!reason.ok()) return reason.status();
-      CutOff(absl::StrCat(RanksText({0u}, options_.name), " left the group", reason->empty() ? "" : ": ", *reason), record.call,
-             now, out);
+      CutOff(absl::StrCat(RanksText({0u}, options_.name), " left the group",
+                          reason->empty() ? "" : ": ", *reason),
+             record.call, now, out);
       break;
     }
     default:
@@ -91,16 +102,21 @@ absl::Status RankMachine::OnRecord(Record record, SteadyNanos now, RankActions& 
 
 absl::Status RankMachine::OnDecide(Record& record, SteadyNanos now, RankActions& out) {
   Call* call = Find(record.call);
-  if (call == nullptr || !call->left || call->decided) return Impossible(record, "it waits for no decision");
+  if (call == nullptr || !call->left || call->decided)
+    return Impossible(record, "it waits for no decision");
   absl::StatusOr<DecideBody> body = DecodeDecide(record, options_.size);
   if (!body.ok()) return body.status();
   const auto decision = static_cast<Decision>(record.kind);
   if (decision == Decision::kOk) {
     if (call->refusal) return Impossible(record, "it was refused here");
-    if (call->epoch != record.epoch || record.epoch != epoch_) return Impossible(record, "it belongs to another epoch");
-    if (record.Has(kFlagFrame) != call->spec.frame) return Impossible(record, "frame and data call mixed up");
-    if (call->state == State::kEnded && !call->doubt) return Impossible(record, "it has ended here");
-    if (call->spec.frame && record.body_size() != (call->spec.payload ? call->spec.payload->size() : 0)) {
+    if (call->epoch != record.epoch || record.epoch != epoch_)
+      return Impossible(record, "it belongs to another epoch");
+    if (record.Has(kFlagFrame) != call->spec.frame)
+      return Impossible(record, "frame and data call mixed up");
+    if (call->state == State::kEnded && !call->doubt)
+      return Impossible(record, "it has ended here");
+    if (call->spec.frame &&
+        record.body_size() != (call->spec.payload ? call->spec.payload->size() : 0)) {
       return Impossible(record, "a result of another size");
     }
   }
@@ -118,10 +134,14 @@ absl::Status RankMachine::OnDecide(Record& record, SteadyNanos now, RankActions&
     if (call->doubt && call->spec.frame) {
       call->doubt = false;
       --doubts_;
-      Tell({{options_.rank}, absl::StrCat("call ", call->number, " was reported here as unknown, but completed on the other ranks")}, call->doubt_mark, out);
+      Tell({{options_.rank},
+            absl::StrCat("call ", call->number,
+                         " was reported here as unknown, but completed on the other ranks")},
+           call->doubt_mark, out);
     } else if (call->doubt) {
       // The others are in its data phase and would wait for this rank. In doubt until ABORT.
-      Fail(*call, call->withdrawn == WithdrawKind::kDeadline ? FailKind::kDeadline : FailKind::kInterrupt,
+      Fail(*call,
+           call->withdrawn == WithdrawKind::kDeadline ? FailKind::kDeadline : FailKind::kInterrupt,
            "the call had ended on this rank before the agreement arrived", "", now, out);
     } else if (call->spec.frame) {
       EndOk(*call, FrameResult(record), out);
@@ -138,14 +158,16 @@ absl::Status RankMachine::OnDecide(Record& record, SteadyNanos now, RankActions&
     --doubts_;
   } else if (call->state == State::kData) {
     // Trusted: its data has begun. The ABORT that follows ends it, with this.
-    call->verdict = std::make_unique<Outcome>(FromDecision(*call, decision, record.Has(kFlagLate), *body));
+    call->verdict =
+        std::make_unique<Outcome>(FromDecision(*call, decision, record.Has(kFlagLate), *body));
   } else if (call->state != State::kEnded) {
     End(*call, FromDecision(*call, decision, record.Has(kFlagLate), *body), out);
   }
   return absl::OkStatus();
 }
 
-Outcome RankMachine::FromDecision(const Call& call, Decision decision, bool late, const DecideBody& body) const {
+Outcome RankMachine::FromDecision(const Call& call, Decision decision, bool late,
+                                  const DecideBody& body) const {
   Outcome outcome;
   outcome.tree = TreeState::kUnchanged;
   outcome.ranks = body.ranks;
@@ -174,24 +196,28 @@ Outcome RankMachine::FromDecision(const Call& call, Decision decision, bool late
       const bool mine = body.ranks.size() == 1 && body.ranks[0] == options_.rank;
       const std::string by = RanksText(body.ranks, options_.name);
       std::string missing =
-          body.missing.empty() ? "" : absl::StrCat("; ", RanksText(body.missing, options_.name), " had not called it");
+          body.missing.empty()
+              ? ""
+              : absl::StrCat("; ", RanksText(body.missing, options_.name), " had not called it");
       if (!body.text.empty()) absl::StrAppend(&missing, " (", body.text, ")");
       const bool deadline = body.why == WithdrawKind::kDeadline;
       if (mine && !deadline) {
         outcome.kind = OutcomeKind::kInterrupted;
         outcome.code = absl::StatusCode::kCancelled;
-        outcome.text = absl::StrCat(prefix, body.why == WithdrawKind::kInterrupt ? "interrupted" : "cancelled", missing);
+        outcome.text = absl::StrCat(
+            prefix, body.why == WithdrawKind::kInterrupt ? "interrupted" : "cancelled", missing);
         outcome.ranks.clear();
       } else if (!late && deadline && !body.missing.empty()) {
         outcome.kind = OutcomeKind::kDeadline;
         outcome.code = absl::StatusCode::kDeadlineExceeded;
-        outcome.text = absl::StrCat(prefix, "deadline exceeded", mine ? "" : absl::StrCat(" on ", by), missing);
+        outcome.text = absl::StrCat(prefix, "deadline exceeded",
+                                    mine ? "" : absl::StrCat(" on ", by), missing);
         outcome.ranks = body.missing;
       } else {
         outcome.kind = OutcomeKind::kGivenUp;
         outcome.code = absl::StatusCode::kCancelled;
         outcome.text = absl::StrCat(prefix, "given up by ", by, ": ",
-                                    deadline ? "its deadline passed"
+                                    deadline                               ? "its deadline passed"
                                     : body.why == WithdrawKind::kInterrupt ? "it was interrupted"
                                                                            : "it was cancelled",
                                     late ? " before this rank called it" : "", missing);
@@ -204,7 +230,8 @@ Outcome RankMachine::FromDecision(const Call& call, Decision decision, bool late
 
 absl::Status RankMachine::OnCommit(const Record& record, RankActions& out) {
   Call* call = Find(record.call);
-  if (call == nullptr || !call->spec.restore || !call->data_done) return Impossible(record, "it has not completed here");
+  if (call == nullptr || !call->spec.restore || !call->data_done)
+    return Impossible(record, "it has not completed here");
   if (call->state == State::kCommitting) {
     EndOk(*call, nullptr, out);
     Unfail(*call, out);
@@ -212,7 +239,10 @@ absl::Status RankMachine::OnCommit(const Record& record, RankActions& out) {
     call->doubt = false;
     --doubts_;
     Unfail(*call, out);
-    Tell({{options_.rank}, absl::StrCat("call ", call->number, " was reported here as unknown, but completed on the other ranks")}, call->doubt_mark, out);
+    Tell({{options_.rank},
+          absl::StrCat("call ", call->number,
+                       " was reported here as unknown, but completed on the other ranks")},
+         call->doubt_mark, out);
   } else {
     return Impossible(record, "it has ended here");
   }
@@ -220,7 +250,8 @@ absl::Status RankMachine::OnCommit(const Record& record, RankActions& out) {
 }
 
 absl::Status RankMachine::OnAbort(const Record& record, RankActions& out) {
-  if (record.epoch <= epoch_) return Impossible(record, absl::StrCat("epoch ", record.epoch, " is not new"));
+  if (record.epoch <= epoch_)
+    return Impossible(record, absl::StrCat("epoch ", record.epoch, " is not new"));
   absl::StatusOr<AbortBody> body = DecodeAbort(record, options_.size);
   if (!body.ok()) return body.status();
   const auto kind = static_cast<FailKind>(record.kind);
@@ -231,7 +262,8 @@ absl::Status RankMachine::OnAbort(const Record& record, RankActions& out) {
   epoch_ = record.epoch;
   failed_ = 0;
 
-  // Notice of the failure: a call that ends by it, but none that has ended before without knowing of it.
+  // Notice of the failure: a call that ends by it, but none that has ended before without knowing
+  // of it.
   bool noticed = false;
   for (Call& call : calls_) {
     call.failed = false;
@@ -241,7 +273,8 @@ absl::Status RankMachine::OnAbort(const Record& record, RankActions& out) {
       if (options_.mutation == Mutation::kDoubtCountsAsTold) noticed = true;
     }
     if (call.state == State::kEnded) continue;
-    if (options_.mutation == Mutation::kHeldTakesNewEpoch && call.state == State::kUnsent && call.held) {
+    if (options_.mutation == Mutation::kHeldTakesNewEpoch && call.state == State::kUnsent &&
+        call.held) {
       call.epoch = epoch_;
       noticed = true;
       continue;
@@ -263,7 +296,8 @@ absl::Status RankMachine::OnAbort(const Record& record, RankActions& out) {
       }
     }
     outcome.tree = TouchedTree(call);
-    if (call.state == State::kUnsent) Refuse(call, RefuseKind::kTold, WithdrawKind::kDeadline, body->text);
+    if (call.state == State::kUnsent)
+      Refuse(call, RefuseKind::kTold, WithdrawKind::kDeadline, body->text);
     End(call, std::move(outcome), out);
   }
   if (!noticed) Tell({body->ranks, body->text}, 0, out);
@@ -274,17 +308,20 @@ void RankMachine::GoUnavailable(uint32_t rank, std::string_view reason) {
   const auto at = std::lower_bound(gone_.begin(), gone_.end(), rank);
   if (at != gone_.end() && *at == rank) return;
   gone_.insert(at, rank);
-  gone_reason_ = gone_reason_.empty() ? std::string(reason) : Clip(absl::StrCat(gone_reason_, "; ", reason));
+  gone_reason_ =
+      gone_reason_.empty() ? std::string(reason) : Clip(absl::StrCat(gone_reason_, "; ", reason));
 }
 
 absl::Status RankMachine::OnLostRecord(const Record& record, SteadyNanos now, RankActions& out) {
-  if (record.rank >= options_.size || record.rank == options_.rank || record.rank == 0) return Impossible(record, "of a rank that cannot be lost to this one");
+  if (record.rank >= options_.size || record.rank == options_.rank || record.rank == 0)
+    return Impossible(record, "of a rank that cannot be lost to this one");
   absl::StatusOr<std::string> reason = DecodeReason(record);
   if (!reason.ok()) return reason.status();
   GoUnavailable(record.rank, *reason);
   for (Call& call : calls_) {
     // The rank left on purpose and was through with this call: its bytes are all on their way.
-    const bool through = record.kind == static_cast<uint8_t>(LostKind::kLeft) && call.number <= record.call;
+    const bool through =
+        record.kind == static_cast<uint8_t>(LostKind::kLeft) && call.number <= record.call;
     switch (call.state) {
       case State::kUnsent:
         call.left = call.decided = true;
@@ -316,7 +353,8 @@ void RankMachine::OnLinkLost(std::string_view reason, SteadyNanos now, RankActio
 }
 
 // The coordinator is gone; it was through with calls up to `through`.
-void RankMachine::CutOff(std::string_view reason, uint64_t through, SteadyNanos now, RankActions& out) {
+void RankMachine::CutOff(std::string_view reason, uint64_t through, SteadyNanos now,
+                         RankActions& out) {
   link_lost_ = true;
   control_.clear();
   bye_.reset();

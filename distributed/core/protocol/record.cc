@@ -23,7 +23,8 @@ void PutInt(char* out, T value) {
 template <typename T>
 T GetInt(const char* in) {
   T value = 0;
-  for (size_t i = 0; i < sizeof(T); ++i) value |= static_cast<T>(static_cast<T>(static_cast<unsigned char>(in[i])) << (8 * i));
+  for (size_t i = 0; i < sizeof(T); ++i)
+    value |= static_cast<T>(static_cast<T>(static_cast<unsigned char>(in[i])) << (8 * i));
   return value;
 }
 
@@ -75,7 +76,8 @@ class Reader {
   std::vector<uint32_t> Ranks(uint32_t size) {
     const uint32_t n = Int<uint32_t>();
     if (failed_) return {};
-    if (n > kMaxListedRanks || n > rest_.size() / 4) return Fail<std::vector<uint32_t>>("list longer than what remains");
+    if (n > kMaxListedRanks || n > rest_.size() / 4)
+      return Fail<std::vector<uint32_t>>("list longer than what remains");
     std::vector<uint32_t> ranks(n);
     for (uint32_t& rank : ranks) {
       rank = Int<uint32_t>();
@@ -86,7 +88,9 @@ class Reader {
 
   // Error text, or OK if all was read.
   absl::Status Done() const {
-    if (!failed_ && !rest_.empty()) return absl::InvalidArgumentError(absl::StrCat(what_, ": ", rest_.size(), " bytes left over"));
+    if (!failed_ && !rest_.empty())
+      return absl::InvalidArgumentError(
+          absl::StrCat(what_, ": ", rest_.size(), " bytes left over"));
     if (failed_) return absl::InvalidArgumentError(absl::StrCat(what_, ": ", why_));
     return absl::OkStatus();
   }
@@ -108,8 +112,8 @@ class Reader {
 // What a record of one type may look like.
 struct Shape {
   const char* name;
-  uint8_t kinds;       // kind < kinds
-  uint16_t flags;      // bits that may be set
+  uint8_t kinds;   // kind < kinds
+  uint16_t flags;  // bits that may be set
   uint32_t min_body;
   uint32_t max_body;
 };
@@ -139,9 +143,11 @@ constexpr size_t kShapeCount = sizeof(kShapes) / sizeof(kShapes[0]);
 static_assert(2 * kList + kText <= kMaxBody);
 static_assert(16 + kMaxFramePayload <= kMaxBody);
 
-// A typed body from a record whose attachment may be set (rank 0 hands records over without a wire).
+// A typed body from a record whose attachment may be set (rank 0 hands records over without a
+// wire).
 std::string_view Bytes(const Record& record) {
-  return record.attachment && record.body.empty() ? std::string_view(*record.attachment) : std::string_view(record.body);
+  return record.attachment && record.body.empty() ? std::string_view(*record.attachment)
+                                                  : std::string_view(record.body);
 }
 
 }  // namespace
@@ -193,13 +199,18 @@ absl::StatusOr<std::optional<Record>> RecordParser::Next() {
   const auto type = static_cast<uint8_t>(at[4]);
   const auto kind = static_cast<uint8_t>(at[5]);
   const uint16_t flags = GetInt<uint16_t>(at + 6);
-  if (type == 0 || type >= kShapeCount) return error_ = absl::InvalidArgumentError(absl::StrCat("unknown record type ", type));
+  if (type == 0 || type >= kShapeCount)
+    return error_ = absl::InvalidArgumentError(absl::StrCat("unknown record type ", type));
   const Shape& shape = kShapes[type];
-  if (kind >= shape.kinds) return error_ = absl::InvalidArgumentError(absl::StrCat(shape.name, " of unknown kind ", kind));
-  if ((flags & ~shape.flags) != 0) return error_ = absl::InvalidArgumentError(absl::StrCat(shape.name, " with unknown flags ", flags));
+  if (kind >= shape.kinds)
+    return error_ = absl::InvalidArgumentError(absl::StrCat(shape.name, " of unknown kind ", kind));
+  if ((flags & ~shape.flags) != 0)
+    return error_ =
+               absl::InvalidArgumentError(absl::StrCat(shape.name, " with unknown flags ", flags));
   if (length < shape.min_body || length > shape.max_body) {
-    return error_ = absl::InvalidArgumentError(absl::StrCat(shape.name, " with a body of ", length, " bytes, allowed are ",
-                                                            shape.min_body, " to ", shape.max_body));
+    return error_ = absl::InvalidArgumentError(absl::StrCat(shape.name, " with a body of ", length,
+                                                            " bytes, allowed are ", shape.min_body,
+                                                            " to ", shape.max_body));
   }
   if (have - kHeaderBytes < length) return std::nullopt;
   Record record;
@@ -232,12 +243,17 @@ absl::StatusOr<AgreeView> DecodeAgree(const Record& record) {
   AgreeView view;
   view.soft.lo = GetInt<uint64_t>(record.body.data());
   view.soft.hi = GetInt<uint64_t>(record.body.data() + 8);
-  view.payload = record.attachment ? std::string_view(*record.attachment) : std::string_view(record.body).substr(16);
-  if (record.attachment && record.body.size() != 16) return absl::InvalidArgumentError("AGREE: payload in two parts");
-  if (!record.Has(kFlagFrame) && !view.payload.empty()) return absl::InvalidArgumentError("AGREE: payload without the frame flag");
-  if (view.payload.size() > kMaxFramePayload) return absl::InvalidArgumentError("AGREE: payload over its limit");
+  view.payload = record.attachment ? std::string_view(*record.attachment)
+                                   : std::string_view(record.body).substr(16);
+  if (record.attachment && record.body.size() != 16)
+    return absl::InvalidArgumentError("AGREE: payload in two parts");
+  if (!record.Has(kFlagFrame) && !view.payload.empty())
+    return absl::InvalidArgumentError("AGREE: payload without the frame flag");
+  if (view.payload.size() > kMaxFramePayload)
+    return absl::InvalidArgumentError("AGREE: payload over its limit");
   if (record.Has(kFlagTrusted) && (record.Has(kFlagFrame) || record.Has(kFlagRestore))) {
-    return absl::InvalidArgumentError("AGREE: a trusted call is neither a frame nor a restore call");
+    return absl::InvalidArgumentError(
+        "AGREE: a trusted call is neither a frame nor a restore call");
   }
   return view;
 }
@@ -255,7 +271,8 @@ std::string EncodeDecide(const DecideBody& body) {
 absl::StatusOr<DecideBody> DecodeDecide(const Record& record, uint32_t size) {
   DecideBody body;
   if (record.kind == static_cast<uint8_t>(Decision::kOk)) {
-    if (!record.Has(kFlagFrame) && record.body_size() != 0) return absl::InvalidArgumentError("DECIDE: OK with a body");
+    if (!record.Has(kFlagFrame) && record.body_size() != 0)
+      return absl::InvalidArgumentError("DECIDE: OK with a body");
     return body;
   }
   if (record.Has(kFlagFrame)) return absl::InvalidArgumentError("DECIDE: a result without OK");

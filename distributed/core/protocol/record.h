@@ -1,7 +1,8 @@
 // Records of the control channel: their layout on the wire, and a parser that believes nothing.
 //
 // A record is a header of 40 bytes, little endian, and a body:
-//   u32 body length | u8 type | u8 kind | u16 flags | u32 epoch | u32 rank | u64 call | u128 digest (lo, hi)
+//   u32 body length | u8 type | u8 kind | u16 flags
+//   u32 epoch | u32 rank | u64 call | u128 digest (lo, hi)
 //
 //   std::string wire = EncodeRecord(record);
 //   RecordParser parser;
@@ -32,34 +33,33 @@ inline constexpr size_t kHeaderBytes = 40;
 inline constexpr size_t kMaxBodyBytes = 68 << 10;
 
 enum class RecordType : uint8_t {
-  kAgree = 1,     // rank: "I am in this call; I have changed nothing"
-  kRefuse = 2,    // rank: posts the call too, but it cannot succeed; kind: RefuseKind
-  kWithdraw = 3,  // rank: wishes to give the call up; kind: WithdrawKind
-  kDecide = 4,    // coordinator: the decision; kind: Decision
-  kFail = 5,      // rank: its data phase failed; kind: FailKind
-  kProbe = 6,     // coordinator: where are you?
-  kState = 7,     // rank: call = last one issued; kind: Phase
-  kAbort = 8,     // coordinator: epoch = the new one; call, rank, kind (FailKind) = the cause
-  kDone = 9,      // rank: its data phase of a restore call is complete
-  kCommit = 10,   // coordinator: all are
-  kNeed = 11,     // coordinator: wants the description of the call
-  kManifest = 12, // rank: a chunk of it
-  kLost = 13,     // coordinator: rank is gone for good; kind: LostKind; call = last one it was through with
-  kBye = 14,      // both: leaves on purpose; call = last one it is through with
+  kAgree = 1,      // rank: "I am in this call; I have changed nothing"
+  kRefuse = 2,     // rank: posts the call too, but it cannot succeed; kind: RefuseKind
+  kWithdraw = 3,   // rank: wishes to give the call up; kind: WithdrawKind
+  kDecide = 4,     // coordinator: the decision; kind: Decision
+  kFail = 5,       // rank: its data phase failed; kind: FailKind
+  kProbe = 6,      // coordinator: where are you?
+  kState = 7,      // rank: call = last one issued; kind: Phase
+  kAbort = 8,      // coordinator: epoch = the new one; call, rank, kind (FailKind) = the cause
+  kDone = 9,       // rank: its data phase of a restore call is complete
+  kCommit = 10,    // coordinator: all are
+  kNeed = 11,      // coordinator: wants the description of the call
+  kManifest = 12,  // rank: a chunk of it
+  kLost = 13,      // coordinator: rank is gone; kind: LostKind; call = last one it was through with
+  kBye = 14,       // both: leaves on purpose; call = last one it is through with
 };
 
 // Bits of `flags`; each belongs to the types named.
-inline constexpr uint16_t kFlagFrame = 1 << 0;      // AGREE: carries the tree. DECIDE: carries the result
-inline constexpr uint16_t kFlagRestore = 1 << 1;    // AGREE, FAIL: the call has a completion round
+inline constexpr uint16_t kFlagFrame = 1 << 0;      // AGREE: the tree; DECIDE: the result
+inline constexpr uint16_t kFlagRestore = 1 << 1;    // AGREE, FAIL: has a completion round
 inline constexpr uint16_t kFlagTrusted = 1 << 2;    // AGREE: data starts without waiting
-inline constexpr uint16_t kFlagGap = 1 << 3;        // AGREE, REFUSE: numbers before it were skipped on purpose
-inline constexpr uint16_t kFlagSoftEqual = 1 << 4;  // DECIDE: soft digests are equal on all ranks
+inline constexpr uint16_t kFlagGap = 1 << 3;        // AGREE, REFUSE: follows skipped numbers
+inline constexpr uint16_t kFlagSoftEqual = 1 << 4;  // DECIDE: soft digests are equal everywhere
 inline constexpr uint16_t kFlagLate = 1 << 5;       // DECIDE: was decided before this rank posted
 inline constexpr uint16_t kFlagLast = 1 << 6;       // MANIFEST: last chunk
-inline constexpr uint16_t kAllFlags = (1 << 7) - 1;
 
-// One record. `attachment`, if set, follows `body` on the wire: bytes that several records share (the result of a
-// frame) or that are not worth a copy. A parsed record has all of it in `body`.
+// One record. `attachment`, if set, follows `body` on the wire: bytes that several records share
+// (the result of a frame) or that are not worth a copy. A parsed record has all of it in `body`.
 struct Record {
   RecordType type = RecordType::kAgree;
   uint8_t kind = 0;
@@ -78,24 +78,28 @@ struct Record {
 // "AGREE", "DECIDE", …; "record of type 77" for a number that is none.
 std::string RecordTypeName(RecordType type);
 
-// Writes the header of `record` into `out`, which holds kHeaderBytes. The body and the attachment follow it as they
-// are. body_size() must be at most kMaxBodyBytes.
+// Writes the header of `record` into `out`, which holds kHeaderBytes. The body and the attachment
+// follow it as they are. body_size() must be at most kMaxBodyBytes.
 void EncodeHeader(const Record& record, char* out);
 
 // Header, body and attachment in one string; for tests and cold paths.
 std::string EncodeRecord(const Record& record);
 
-// Cuts a byte stream into records. After an error it stays in error: the peer is to be dropped. Not thread-safe.
+// Cuts a byte stream into records. After an error it stays in error: the peer is to be dropped. Not
+// thread-safe.
 class RecordParser {
  public:
-  // Adds bytes read from the peer. Memory grows by what was appended and not yet taken, never by what a length claims.
+  // Adds bytes read from the peer. Memory grows by what was appended and not yet taken, never by
+  // what a length claims.
   void Append(std::string_view bytes);
 
-  // The next whole record; nullopt if more bytes are needed; InvalidArgument with the reason if the bytes are no
-  // record: an unknown type, kind or flag, a body over the limit, a body that a record of its type cannot have.
+  // The next whole record; nullopt if more bytes are needed; InvalidArgument with the reason if the
+  // bytes are no record: an unknown type, kind or flag, a body over the limit, a body that a record
+  // of its type cannot have.
   absl::StatusOr<std::optional<Record>> Next();
 
-  // Bytes of an unfinished record; nonzero at a hang-up means that the peer died in the middle of one.
+  // Bytes of an unfinished record; nonzero at a hang-up means that the peer died in the middle of
+  // one.
   size_t pending() const { return buffer_.size() - start_; }
 
  private:
@@ -104,8 +108,8 @@ class RecordParser {
   absl::Status error_;
 };
 
-// Typed bodies. Decode checks every length against what remains, ranks against `size`, texts against their limits, and
-// that nothing is left over.
+// Typed bodies. Decode checks every length against what remains, ranks against `size`, texts
+// against their limits, and that nothing is left over.
 
 // AGREE: soft digest, then the frame's bytes to the end of the body.
 std::string EncodeSoftDigest(const Digest128& soft);

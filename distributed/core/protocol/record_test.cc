@@ -34,7 +34,8 @@ std::vector<Record> AllRecords() {
   all.back().flags = kFlagFrame;
   all.push_back(Make(RecordType::kRefuse, 2, EncodeRefuse({WithdrawKind::kInterrupt, "because"})));
   all.push_back(Make(RecordType::kWithdraw, 1));
-  all.push_back(Make(RecordType::kDecide, 1, EncodeDecide({WithdrawKind::kCancel, {1, 2}, {3}, "text", "path"})));
+  all.push_back(Make(RecordType::kDecide, 1,
+                     EncodeDecide({WithdrawKind::kCancel, {1, 2}, {3}, "text", "path"})));
   all.push_back(Make(RecordType::kFail, 0, EncodeFail({"reason", "a, b"})));
   all.push_back(Make(RecordType::kProbe));
   all.push_back(Make(RecordType::kState, 2, EncodeState(77)));
@@ -64,13 +65,23 @@ TEST(RecordTest, HeaderIsLittleEndianAndFortyBytes) {
   record.flags = kFlagLast;
   const std::string wire = EncodeRecord(record);
   const std::string expected(
-      "\x03\0\0\0" "\x0c" "\0" "\x40\0" "\x04\x03\x02\x01" "\x05\0\0\0" "\x88\x77\x66\x55\x44\x33\x22\x11"
-      "\x11\0\xff\xee\xdd\xcc\xbb\xaa" "\x99\x88\x77\x66\x55\x44\x33\x22" "abc", 43);
+      "\x03\0\0\0"
+      "\x0c"
+      "\0"
+      "\x40\0"
+      "\x04\x03\x02\x01"
+      "\x05\0\0\0"
+      "\x88\x77\x66\x55\x44\x33\x22\x11"
+      "\x11\0\xff\xee\xdd\xcc\xbb\xaa"
+      "\x99\x88\x77\x66\x55\x44\x33\x22"
+      "abc",
+      43);
   EXPECT_EQ(wire, expected);
 }
 
 TEST(RecordTest, DigestPrintsAsHex) {
-  EXPECT_EQ((Digest128{0x0123456789abcdef, 0xfedcba9876543210}).ToString(), "fedcba98765432100123456789abcdef");
+  EXPECT_EQ((Digest128{0x0123456789abcdef, 0xfedcba9876543210}).ToString(),
+            "fedcba98765432100123456789abcdef");
   EXPECT_TRUE(Digest128().IsZero());
 }
 
@@ -189,14 +200,15 @@ TEST(BodyTest, ChecksRanksLengthsAndLeftovers) {
 TEST(BodyTest, TextsAreCutToTheirLimitOnACharacter) {
   std::string reason(kMaxReasonBytes - 1, 'a');
   reason += "\xc3\xa9";  // é, of which only one byte would fit
-  const Record record = Make(RecordType::kRefuse, 0, EncodeRefuse({WithdrawKind::kDeadline, reason}));
+  const Record record =
+      Make(RecordType::kRefuse, 0, EncodeRefuse({WithdrawKind::kDeadline, reason}));
   const absl::StatusOr<RefuseBody> body = DecodeRefuse(record);
   ASSERT_TRUE(body.ok());
   EXPECT_EQ(body->reason, std::string(kMaxReasonBytes - 1, 'a'));
 }
 
-// Feeds `wire` in random pieces; whatever happens, the parser must not crash, must not make up bytes, and must decode or
-// refuse every body.
+// Feeds `wire` in random pieces; whatever happens, the parser must not crash, must not make up
+// bytes, and must decode or refuse every body.
 void Feed(const std::string& wire, std::mt19937_64& random) {
   RecordParser parser;
   size_t at = 0;
@@ -216,7 +228,8 @@ void Feed(const std::string& wire, std::mt19937_64& random) {
       ASSERT_LE(record.body.size(), kMaxBodyBytes);
       consumed += kHeaderBytes + record.body.size();
       ASSERT_LE(consumed, at);
-      ASSERT_EQ(EncodeRecord(record), wire.substr(consumed - kHeaderBytes - record.body.size(), kHeaderBytes + record.body.size()));
+      ASSERT_EQ(EncodeRecord(record), wire.substr(consumed - kHeaderBytes - record.body.size(),
+                                                  kHeaderBytes + record.body.size()));
       (void)DecodeAgree(record).ok();
       (void)DecodeRefuse(record).ok();
       (void)DecodeDecide(record, 4).ok();
@@ -253,16 +266,19 @@ TEST(RecordParserFuzz, MutatedAndTruncatedStreams) {
         wire.resize(random() % wire.size());
         break;
       case 1:
-        for (uint64_t i = 1 + random() % 8; i > 0; --i) wire[random() % wire.size()] = static_cast<char>(random());
+        for (uint64_t i = 1 + random() % 8; i > 0; --i)
+          wire[random() % wire.size()] = static_cast<char>(random());
         break;
       case 2:
-        wire.insert(random() % wire.size(), std::string(1 + random() % 50, static_cast<char>(random())));
+        wire.insert(random() % wire.size(),
+                    std::string(1 + random() % 50, static_cast<char>(random())));
         break;
       case 3:
         wire.erase(random() % wire.size(), 1 + random() % 50);
         break;
       case 4: {  // a huge or off-by-some length
-        const uint32_t length = random() % 2 == 0 ? static_cast<uint32_t>(random()) : static_cast<uint32_t>(random() % 100);
+        const uint32_t length = random() % 2 == 0 ? static_cast<uint32_t>(random())
+                                                  : static_cast<uint32_t>(random() % 100);
         std::memcpy(wire.data(), &length, 4);
         break;
       }

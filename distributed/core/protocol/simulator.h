@@ -1,5 +1,6 @@
-// A simulator of a whole group: ranks with the real state machines, links with delays, clocks, user programs and a model
-// of the data path, all driven by one seed. After each run it checks the protocol's invariants.
+// A simulator of a whole group: ranks with the real state machines, links with delays, clocks, user
+// programs and a model of the data path, all driven by one seed. After each run it checks the
+// protocol's invariants.
 //
 //   SimulationResult result = Simulate({.seed = 7});
 //   EXPECT_EQ(result.violation, "");
@@ -21,10 +22,11 @@ struct SimulationOptions {
 
 // What one run did; counts show that faults were really met.
 struct SimulationResult {
-  std::string violation;  // empty if every invariant held; else the first that did not, with rank, call and time
+  std::string violation;  // empty if every invariant held; else the first that did not, with rank,
+                          // call and time
   uint32_t ranks = 0;
-  uint64_t calls = 0;     // issued, over all ranks
-  uint64_t ok = 0;        // of these, ended OK
+  uint64_t calls = 0;  // issued, over all ranks
+  uint64_t ok = 0;     // of these, ended OK
   uint64_t doubts = 0;
   uint64_t told = 0;
   uint64_t aborts = 0;

@@ -13,13 +13,14 @@
 
 namespace leafpack::protocol {
 
-// Told of every event by the simulator; the first violation stays. Numbers in its texts are those of the invariants in
-// docs/protocol.md.
+// Told of every event by the simulator; the first violation stays. Numbers in its texts are those
+// of the invariants in docs/protocol.md.
 class Checks {
  public:
   // One call as one rank lived it.
   struct Call {
-    bool frame = false, restore = false, trusted = false, unchecked = false, final = false, held = false;
+    bool frame = false, restore = false, trusted = false, unchecked = false, final = false,
+         held = false;
     bool refusal = false;  // an error of its own
     Digest128 digest;
     SteadyNanos issued_at = 0, deadline = kNever, frozen_before = 0;
@@ -45,12 +46,12 @@ class Checks {
   void Refused(uint32_t rank, uint64_t call, SteadyNanos now);
   void Left(uint32_t rank, const Record& record);  // a record leaves the rank
   void Sent(uint32_t rank, const Record& record);  // the coordinator sends one to the rank
-  void EventDone();                                // all that one event made the coordinator send was sent
+  void EventDone();  // all that one event made the coordinator send was sent
   void Read(uint32_t rank, const Record& record);  // the rank's machine gets it
   void Granted(uint32_t rank, uint64_t call, uint32_t epoch);
   void DataDone(uint32_t rank, uint64_t call) { ranks_[rank].calls[call].data_done = true; }
-  void Ended(uint32_t rank, uint64_t call, uint32_t call_epoch, const Outcome& outcome, SteadyNanos now, SteadyNanos frozen,
-             uint32_t epoch);
+  void Ended(uint32_t rank, uint64_t call, uint32_t call_epoch, const Outcome& outcome,
+             SteadyNanos now, SteadyNanos frozen, uint32_t epoch);
   void Killed(uint32_t rank) { ranks_[rank].dead = true; }
 
   // What can be said only at the end. `complete`: nobody died and nobody left.
@@ -65,7 +66,8 @@ class Checks {
     std::map<uint64_t, Call> calls;
     uint64_t posted = 0;
     bool dead = false;
-    std::vector<std::pair<uint64_t, uint32_t>> notices;  // order, epoch: an error that came by ABORT or as told
+    std::vector<std::pair<uint64_t, uint32_t>>
+        notices;  // order, epoch: an error that came by ABORT or as told
   };
 
   void Violate(std::string text);
@@ -80,7 +82,8 @@ class Checks {
   uint64_t order_ = 0;
   uint64_t abort_owed_ = 0;  // a call whose data had begun and that was not agreed
   uint64_t retracted_ = 0;
-  std::vector<std::vector<std::vector<uint64_t>>> contexts_;  // by epoch, by rank: calls in order of entry
+  std::vector<std::vector<std::vector<uint64_t>>>
+      contexts_;  // by epoch, by rank: calls in order of entry
   std::string violation_;
 };
 

@@ -12,7 +12,8 @@
 
 namespace leafpack::protocol {
 
-TestGroup::TestGroup(uint32_t ranks_in_group, bool open) : size(ranks_in_group), ranks(ranks_in_group) {
+TestGroup::TestGroup(uint32_t ranks_in_group, bool open)
+    : size(ranks_in_group), ranks(ranks_in_group) {
   coordinator = std::make_unique<CoordinatorMachine>(CoordinatorMachine::Options{
       size, nullptr,
       [](uint64_t, absl::Span<const std::string_view> payloads) -> absl::StatusOr<std::string> {
@@ -24,7 +25,8 @@ TestGroup::TestGroup(uint32_t ranks_in_group, bool open) : size(ranks_in_group),
       },
       Mutation::kNone});
   for (uint32_t r = 0; r < size; ++r) {
-    ranks[r].machine = std::make_unique<RankMachine>(RankMachine::Options{r, size, nullptr, Mutation::kNone});
+    ranks[r].machine =
+        std::make_unique<RankMachine>(RankMachine::Options{r, size, nullptr, Mutation::kNone});
     if (open) Open(r);
   }
 }
@@ -190,13 +192,21 @@ void TestGroup::Advance(SteadyNanos time) {
 }
 
 const Outcome& TestGroup::End(uint32_t r, uint64_t call) {
-  static const Outcome none{OutcomeKind::kDoubt, absl::StatusCode::kUnknown, TreeState::kPartial, false, {}, "HAS NOT ENDED", "", nullptr};
+  static const Outcome none{OutcomeKind::kDoubt,
+                            absl::StatusCode::kUnknown,
+                            TreeState::kPartial,
+                            false,
+                            {},
+                            "HAS NOT ENDED",
+                            "",
+                            nullptr};
   const auto at = ranks[r].ended.find(call);
   return at == ranks[r].ended.end() ? none : at->second;
 }
 
 bool TestGroup::Granted(uint32_t r, uint64_t call) const {
-  return std::find(ranks[r].granted.begin(), ranks[r].granted.end(), call) != ranks[r].granted.end();
+  return std::find(ranks[r].granted.begin(), ranks[r].granted.end(), call) !=
+         ranks[r].granted.end();
 }
 
 void TestGroup::ExpectUsable() {
@@ -204,7 +214,8 @@ void TestGroup::ExpectUsable() {
   for (uint32_t r = 0; r < size; ++r) calls.push_back(Issue(r, Frame()));
   for (uint32_t r = 0; r < size; ++r) {
     EXPECT_EQ(calls[r], calls[0]);
-    EXPECT_EQ(End(r, calls[r]).kind, OutcomeKind::kOk) << "rank " << r << ": " << End(r, calls[r]).text;
+    EXPECT_EQ(End(r, calls[r]).kind, OutcomeKind::kOk)
+        << "rank " << r << ": " << End(r, calls[r]).text;
   }
   EXPECT_EQ(coordinator->table_size(), 0u);
 }
@@ -214,7 +225,8 @@ void TestGroup::Take(uint32_t r, RankActions& out) {
   for (RankAction& action : out) {
     switch (action.type) {
       case RankAction::Type::kEnded:
-        EXPECT_FALSE(rank.ended.contains(action.call)) << "rank " << r << " ends call " << action.call << " twice";
+        EXPECT_FALSE(rank.ended.contains(action.call))
+            << "rank " << r << " ends call " << action.call << " twice";
         rank.ended[action.call] = std::move(action.outcome);
         break;
       case RankAction::Type::kGranted:

@@ -1,4 +1,5 @@
-// A group of state machines for tests of single cases: records travel when the test pumps, clocks move when it says.
+// A group of state machines for tests of single cases: records travel when the test pumps, clocks
+// move when it says.
 #ifndef LEAFPACK_DISTRIBUTED_CORE_PROTOCOL_TEST_GROUP_H_
 #define LEAFPACK_DISTRIBUTED_CORE_PROTOCOL_TEST_GROUP_H_
 

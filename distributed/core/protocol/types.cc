@@ -12,7 +12,9 @@ namespace {
 // A text names at most this many ranks.
 constexpr size_t kMaxNamed = 16;
 
-std::string Name(uint32_t rank, const RankNamer& name) { return name ? name(rank) : absl::StrCat(rank); }
+std::string Name(uint32_t rank, const RankNamer& name) {
+  return name ? name(rank) : absl::StrCat(rank);
+}
 
 }  // namespace
 
@@ -35,7 +37,8 @@ std::string RanksText(absl::Span<const uint32_t> ranks, const RankNamer& name) {
 std::string Clip(std::string_view text, size_t limit) {
   if (text.size() <= limit) return std::string(text);
   size_t end = limit;
-  // Continuation bytes are 10xxxxxx: step back to the start of the character that the cut would split.
+  // Continuation bytes are 10xxxxxx: step back to the start of the character that the cut would
+  // split.
   while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
   return std::string(text.substr(0, end));
 }

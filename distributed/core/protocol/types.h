@@ -1,6 +1,7 @@
 // Words that both state machines of the control channel share: time, limits, kinds, outcomes.
 //
-// Ranks here are ranks of the group. Texts name ranks through a RankNamer, so that a user reads global ranks.
+// Ranks here are ranks of the group. Texts name ranks through a RankNamer, so that a user reads
+// global ranks.
 #ifndef LEAFPACK_DISTRIBUTED_CORE_PROTOCOL_TYPES_H_
 #define LEAFPACK_DISTRIBUTED_CORE_PROTOCOL_TYPES_H_
 
@@ -18,7 +19,8 @@
 
 namespace leafpack::protocol {
 
-// A point on a steady clock of this process, in nanoseconds. Clocks of two ranks are never compared.
+// A point on a steady clock of this process, in nanoseconds. Clocks of two ranks are never
+// compared.
 using SteadyNanos = int64_t;
 inline constexpr SteadyNanos kNever = std::numeric_limits<SteadyNanos>::max();
 inline constexpr SteadyNanos kMillisecond = 1'000'000;
@@ -32,10 +34,10 @@ inline constexpr SteadyNanos kProbeTime = 300 * kMillisecond;
 inline constexpr SteadyNanos kCollectTime = 1000 * kMillisecond;
 
 // Limits on what one side sends; the other side drops a peer that exceeds them.
-inline constexpr size_t kMaxUndecided = 64;           // posts of one rank without a decision
+inline constexpr size_t kMaxUndecided = 64;              // posts of one rank without a decision
 inline constexpr size_t kMaxUndecidedPayload = 1 << 20;  // bytes of their frames
-inline constexpr size_t kMaxFramePayload = 64 << 10;  // bytes of one frame
-inline constexpr size_t kMaxFrameFanOut = 256 << 10;  // (ranks - 1) x bytes of one frame
+inline constexpr size_t kMaxFramePayload = 64 << 10;     // bytes of one frame
+inline constexpr size_t kMaxFrameFanOut = 256 << 10;     // (ranks - 1) x bytes of one frame
 inline constexpr size_t kMaxReasonBytes = 4 << 10;
 inline constexpr size_t kMaxNameBytes = 256;
 inline constexpr size_t kManifestChunk = 64 << 10;
@@ -50,11 +52,18 @@ constexpr bool FitsFrame(size_t bytes, uint32_t size) {
 }
 
 // What the coordinator decided about a call. The values travel in records.
-enum class Decision : uint8_t { kOk = 0, kMismatch = 1, kRefused = 2, kWithdrawn = 3, kLost = 4, kAborted = 5 };
+enum class Decision : uint8_t {
+  kOk = 0,
+  kMismatch = 1,
+  kRefused = 2,
+  kWithdrawn = 3,
+  kLost = 4,
+  kAborted = 5
+};
 inline constexpr uint8_t kDecisionCount = 6;
 
-// Why a rank refused a call: it had an error of its own; it gave up before its post left the process; it had to
-// be told of an earlier failure.
+// Why a rank refused a call: it had an error of its own; it gave up before its post left the
+// process; it had to be told of an earlier failure.
 enum class RefuseKind : uint8_t { kError = 0, kWithdrawn = 1, kTold = 2 };
 inline constexpr uint8_t kRefuseKindCount = 3;
 
@@ -63,7 +72,13 @@ enum class WithdrawKind : uint8_t { kDeadline = 0, kInterrupt = 1, kCancel = 2 }
 inline constexpr uint8_t kWithdrawKindCount = 3;
 
 // Why a data phase failed. kUnagreed: a trusted call began to move data and was then not agreed.
-enum class FailKind : uint8_t { kError = 0, kDeadline = 1, kInterrupt = 2, kLost = 3, kUnagreed = 4 };
+enum class FailKind : uint8_t {
+  kError = 0,
+  kDeadline = 1,
+  kInterrupt = 2,
+  kLost = 3,
+  kUnagreed = 4
+};
 inline constexpr uint8_t kFailKindCount = 5;
 
 // How a rank went: hang-up or a dead host; a farewell (BYE); bytes against the protocol.
@@ -77,8 +92,8 @@ inline constexpr uint8_t kPhaseCount = 4;
 // Turns a group rank into what the user knows it by, e.g. its global rank as digits.
 using RankNamer = std::function<std::string(uint32_t)>;
 
-// "rank 3", "ranks 1 and 2", "ranks 0, 1 and 4"; "no rank" when empty. Of a long list the
-// first 16 are named: "ranks 0, 1, ... (300 ranks)".
+// "rank 3", "ranks 1 and 2", "ranks 0, 1 and 4"; "no rank" when empty. Of a long list the first 16
+// are named: "ranks 0, 1, ... (300 ranks)".
 std::string RanksText(absl::Span<const uint32_t> ranks, const RankNamer& name);
 
 // Cuts `text` to `limit` bytes on a UTF-8 boundary.
@@ -89,11 +104,12 @@ enum class OutcomeKind : uint8_t {
   kOk,           // code OK
   kMismatch,     // FailedPrecondition: the ranks called different things
   kPeerRefused,  // FailedPrecondition: another rank refused
-  kDeadline,     // DeadlineExceeded: this rank or one that waited with it passed its deadline; `ranks` were missing
+  kDeadline,     // DeadlineExceeded: a deadline passed here or on a rank that waited, too;
+                 // `ranks` were missing
   kInterrupted,  // Cancelled: this rank gave the call up (Ctrl-C or cancel)
   kGivenUp,      // Cancelled: `ranks` gave the call up
   kDataFailed,   // data had been granted and the epoch was aborted; the code follows the cause
-  kTold,         // FailedPrecondition: refused, because an earlier call failed elsewhere; `ranks` where
+  kTold,         // FailedPrecondition: refused, as an earlier call failed on `ranks`
   kLost,         // Unavailable: `ranks` are gone for good
   kDoubt,        // DeadlineExceeded, outcome unknown: no answer from rank 0
 };
@@ -103,10 +119,11 @@ enum class TreeState : uint8_t {
   kComplete,   // the result (or, of a frame, it is in `frame` and must now be written)
   kUnchanged,  // nothing was written on this rank
   kPartial,    // data had begun to move: the owner of the data phase knows which paths are done
-  kRestore,    // data had begun to move and staged copies must be put back; the tree is then unchanged
+  kRestore,    // data had begun to move: put the staged copies back; the tree is then unchanged
 };
 
-// How one call ended on this rank; delivered exactly once for each call issued (refusals of its own excepted).
+// How one call ended on this rank; delivered exactly once for each call issued (refusals of its own
+// excepted).
 struct Outcome {
   OutcomeKind kind = OutcomeKind::kOk;
   absl::StatusCode code = absl::StatusCode::kOk;
@@ -125,28 +142,28 @@ struct Outcome {
   absl::Status status() const { return ok() ? absl::OkStatus() : absl::Status(code, text); }
 };
 
-// Faults that tests put into the machines to prove that the simulator finds them; production passes kNone.
+// Faults that tests put into the machines to prove that the simulator finds them; production passes
+// kNone.
 enum class Mutation : uint8_t {
   kNone,
-  kGiveUpAlone,             // a rank's deadline ends the call without asking
-  kWithdrawOverridesOk,     // WITHDRAW after OK changes the decision
-  kIgnorePostEpoch,         // posts of an older epoch are taken as current ones
-  kPostsSurviveAbort,       // ABORT leaves undecided posts of the old epoch open
-  kNoToldRefusal,           // a rank that is told of a failure does not refuse its next call
-  kDoubtCountsAsTold,       // a call in doubt that ABORT resolves counts as notice
-  kNoHeld,                  // calls go out although an earlier one is in doubt
-  kHeldTakesNewEpoch,       // ABORT moves held calls into the new epoch
-  kLatePostersUnanswered,   // a decided call is not answered to those who post it later
-  kRefusalsIgnored,         // a refusal counts as a plain post
-  kCommitOnFirstDone,       // COMMIT does not wait for all
-  kTimersBeforeSocket,      // (of the simulator's driver) timers fire before the inbox is read
-  kLostEndsRestoreCall,     // LOST ends a restore call at the rank
-  kRetractStillSends,       // a retracted call still sends its AGREE
-  kGrantAfterFail,          // a rank that failed a call goes on enqueueing later ones
-  kTrustedNeedsNoAbort,     // a trusted call that is not agreed does not raise the epoch
-  kGapHidesPosts,           // numbers that one rank skipped may still be agreed by others
+  kGiveUpAlone,            // a rank's deadline ends the call without asking
+  kWithdrawOverridesOk,    // WITHDRAW after OK changes the decision
+  kIgnorePostEpoch,        // posts of an older epoch are taken as current ones
+  kPostsSurviveAbort,      // ABORT leaves undecided posts of the old epoch open
+  kNoToldRefusal,          // a rank that is told of a failure does not refuse its next call
+  kDoubtCountsAsTold,      // a call in doubt that ABORT resolves counts as notice
+  kNoHeld,                 // calls go out although an earlier one is in doubt
+  kHeldTakesNewEpoch,      // ABORT moves held calls into the new epoch
+  kLatePostersUnanswered,  // a decided call is not answered to those who post it later
+  kRefusalsIgnored,        // a refusal counts as a plain post
+  kCommitOnFirstDone,      // COMMIT does not wait for all
+  kTimersBeforeSocket,     // (of the simulator's driver) timers fire before the inbox is read
+  kLostEndsRestoreCall,    // LOST ends a restore call at the rank
+  kRetractStillSends,      // a retracted call still sends its AGREE
+  kGrantAfterFail,         // a rank that failed a call goes on enqueueing later ones
+  kTrustedNeedsNoAbort,    // a trusted call that is not agreed does not raise the epoch
+  kGapHidesPosts,          // numbers that one rank skipped may still be agreed by others
 };
-inline constexpr int kMutationCount = 18;
 
 }  // namespace leafpack::protocol
 
