@@ -47,8 +47,8 @@ struct Mode {
   std::string name;
   std::function<absl::Status()> prepare;
   std::function<absl::Status()> run;
-  int64_t messages = 0;
   std::vector<double> times = {};
+  std::vector<AllReduceStats> stats = {};  // of leafpack's modes
 
   Mode(std::string n, std::function<absl::Status()> p, std::function<absl::Status()> r)
       : name(std::move(n)), prepare(std::move(p)), run(std::move(r)) {}
@@ -89,19 +89,16 @@ absl::Status RunRank(const Workload& workload, const AllReduceBenchmarkOptions& 
   const auto add = [&](std::string name, Bucketing bucketing) {
     const size_t index = modes.size();
     modes.emplace_back(std::move(name), fill_tree, [&, index, bucketing] {
-      AllReduceStats stats;
       AllReduceOptions call;
       call.bucketing = bucketing;
-      call.stats = &stats;
-      absl::Status status = AllReduce(*tree, *group, call);
-      modes[index].messages = stats.buckets;
-      return status;
+      call.stats = &modes[index].stats.emplace_back();
+      return AllReduce(*tree, *group, call);
     });
   };
   add("auto", Bucketing::Auto());
   if (options.per_leaf) add("per leaf", Bucketing::PerLeaf());
   for (int64_t cap : options.caps) {
-    add(absl::StrCat("cap ", cap >> 20, " MiB"), Bucketing::MaxBytes(cap));
+    add(absl::StrCat("cap ", cap >> 10, " KiB"), Bucketing::MaxBytes(cap));
   }
   modes.emplace_back("flat c10d", fill_flat, [&] {
     std::vector<at::Tensor> tensors = {flat};
@@ -147,9 +144,19 @@ absl::Status RunRank(const Workload& workload, const AllReduceBenchmarkOptions& 
     for (size_t i = 0; i < mode.times.size(); ++i) {
       ratios.push_back(mode.times[i] / (*flat_times)[i]);
     }
-    result.modes.push_back({mode.name, Median(mode.times),
-                            *std::min_element(mode.times.begin(), mode.times.end()),
-                            Median(ratios), mode.messages});
+    ModeResult& out = result.modes.emplace_back();
+    out.mode = mode.name;
+    out.median = Median(mode.times);
+    out.least = *std::min_element(mode.times.begin(), mode.times.end());
+    out.ratio_to_flat = Median(ratios);
+    for (const AllReduceStats& stats : mode.stats) {
+      const double share = 1.0 / static_cast<double>(mode.stats.size());
+      out.messages = stats.buckets;
+      out.agree += share * stats.agree;
+      out.pack += share * stats.pack;
+      out.communicate += share * stats.communicate;
+      out.unpack += share * stats.unpack;
+    }
   }
   peers->barrier()->wait();
   return group->Shutdown(absl::Seconds(30));
@@ -159,8 +166,9 @@ absl::Status RunRank(const Workload& workload, const AllReduceBenchmarkOptions& 
 std::string Serialize(const AllReduceBenchmarkResult& result) {
   std::string text = absl::StrCat(result.leaves, "\t", result.bytes, "\n");
   for (const ModeResult& mode : result.modes) {
-    absl::StrAppendFormat(&text, "%s\t%.9g\t%.9g\t%.9g\t%d\n", mode.mode, mode.median, mode.least,
-                          mode.ratio_to_flat, mode.messages);
+    absl::StrAppendFormat(&text, "%s\t%.9g\t%.9g\t%.9g\t%d\t%.9g\t%.9g\t%.9g\t%.9g\n", mode.mode,
+                          mode.median, mode.least, mode.ratio_to_flat, mode.messages, mode.agree,
+                          mode.pack, mode.communicate, mode.unpack);
   }
   return text;
 }
@@ -178,10 +186,13 @@ bool Deserialize(std::string_view text, AllReduceBenchmarkResult& result) {
       continue;
     }
     ModeResult mode;
-    if (fields.size() != 5 || !absl::SimpleAtod(fields[1], &mode.median) ||
+    if (fields.size() != 9 || !absl::SimpleAtod(fields[1], &mode.median) ||
         !absl::SimpleAtod(fields[2], &mode.least) ||
         !absl::SimpleAtod(fields[3], &mode.ratio_to_flat) ||
-        !absl::SimpleAtoi(fields[4], &mode.messages)) {
+        !absl::SimpleAtoi(fields[4], &mode.messages) || !absl::SimpleAtod(fields[5], &mode.agree) ||
+        !absl::SimpleAtod(fields[6], &mode.pack) ||
+        !absl::SimpleAtod(fields[7], &mode.communicate) ||
+        !absl::SimpleAtod(fields[8], &mode.unpack)) {
       return false;
     }
     mode.mode = std::string(fields[0]);
@@ -256,7 +267,12 @@ std::string FormatTable(const AllReduceBenchmarkResult& result) {
   for (const ModeResult& mode : result.modes) {
     absl::StrAppendFormat(&text, "  %-12s %10.3f ms  (least %10.3f)  %8.3f x flat", mode.mode,
                           mode.median * 1e3, mode.least * 1e3, mode.ratio_to_flat);
-    if (mode.messages > 0) absl::StrAppendFormat(&text, "  %d messages", mode.messages);
+    if (mode.messages > 0) {
+      absl::StrAppendFormat(
+          &text, "  %d messages; means: agree %.3f, pack %.3f, communicate %.3f, unpack %.3f ms",
+          mode.messages, mode.agree * 1e3, mode.pack * 1e3, mode.communicate * 1e3,
+          mode.unpack * 1e3);
+    }
     text += '\n';
   }
   return text;
@@ -270,9 +286,10 @@ std::string FormatJson(const AllReduceBenchmarkResult& result) {
   for (const ModeResult& mode : result.modes) {
     absl::StrAppendFormat(&text,
                           "%s{\"mode\": \"%s\", \"median_s\": %.9g, \"least_s\": %.9g, "
-                          "\"ratio_to_flat\": %.6g, \"messages\": %d}",
+                          "\"ratio_to_flat\": %.6g, \"messages\": %d, \"agree_s\": %.6g, "
+                          "\"pack_s\": %.6g, \"communicate_s\": %.6g, \"unpack_s\": %.6g}",
                           separator, mode.mode, mode.median, mode.least, mode.ratio_to_flat,
-                          mode.messages);
+                          mode.messages, mode.agree, mode.pack, mode.communicate, mode.unpack);
     separator = ", ";
   }
   return text + "]}";

@@ -26,6 +26,11 @@ struct ModeResult {
   // Median over the rounds of this mode's time by that of "flat c10d" in the same round.
   double ratio_to_flat = 0;
   int64_t messages = 0;   // of leafpack's modes; 0: the tree rode with its digest
+  // Of leafpack's modes: where the time of a call went, s, means over the rounds.
+  double agree = 0;
+  double pack = 0;
+  double communicate = 0;
+  double unpack = 0;
 };
 
 struct AllReduceBenchmarkResult {

@@ -18,6 +18,8 @@ ABSL_FLAG(std::vector<std::string>, workload, std::vector<std::string>({"grid"})
 ABSL_FLAG(std::vector<std::string>, ranks, std::vector<std::string>({"2", "4"}),
           "numbers of local ranks");
 ABSL_FLAG(int, rounds, 21, "rounds; every mode runs once in each");
+ABSL_FLAG(std::vector<std::string>, caps, std::vector<std::string>({"1048576", "26214400"}),
+          "caps of a bucket, bytes");
 ABSL_FLAG(bool, per_leaf, true, "also one message per leaf");
 ABSL_FLAG(bool, json, false, "print one JSON array instead of tables");
 
@@ -45,6 +47,13 @@ int main(int argc, char** argv) {
       leafpack::AllReduceBenchmarkOptions options;
       options.rounds = absl::GetFlag(FLAGS_rounds);
       options.per_leaf = absl::GetFlag(FLAGS_per_leaf);
+      options.caps.clear();
+      for (const std::string& cap : absl::GetFlag(FLAGS_caps)) {
+        if (!absl::SimpleAtoi(cap, &options.caps.emplace_back())) {
+          fprintf(stderr, "--caps: '%s' is no number of bytes\n", cap.c_str());
+          return 2;
+        }
+      }
       if (!absl::SimpleAtoi(ranks, &options.ranks)) {
         fprintf(stderr, "--ranks: '%s' is no number\n", ranks.c_str());
         return 2;
