@@ -1,11 +1,11 @@
-// All-reduce of contiguous buffers by direct exchange, in stages, on a thread of its own: for the
-// dtypes and ops that Gloo's own all-reduce lacks or does not do exactly.
+// All-reduce of contiguous buffers by direct exchange, in stages, on a thread of its own.
 //
 // A buffer is cut into stages, a stage into one part per rank. Every rank sends part q of its data to
 // rank q, reduces its own part in rank order (distributed/core/reduce), and sends the result to the
-// others. That moves as many bytes as a ring does, in two steps in place of 2 (P - 1); since each
-// element is reduced by one rank, in rank order, with the kernels that every leafpack engine uses,
-// all ranks get equal bits, and bits that do not depend on how leaves are bucketed. Some stages are
+// others. That moves as many bytes as Gloo's own ring does, in two steps in place of 2 (P - 1), and it
+// is the faster of the two on one host (docs/performance.md). Since each element is reduced by one
+// rank, in rank order, with the kernels that every leafpack engine uses, every dtype and op is exact,
+// all ranks get equal bits, and the bits do not depend on how leaves are bucketed. Some stages are
 // under way at once, so that messages of one overlap with the reduction of another.
 #ifndef LEAFPACK_DISTRIBUTED_BACKENDS_GLOO_ALL_REDUCE_PIPELINE_H_
 #define LEAFPACK_DISTRIBUTED_BACKENDS_GLOO_ALL_REDUCE_PIPELINE_H_

@@ -10,10 +10,9 @@
 
 namespace leafpack {
 
-// Every dtype and op of CheckOpAllowed, on CPU tensors. All ranks get equal bits. Integers, bool,
-// half types, float8, MIN, MAX and complex products are reduced in rank order whatever the bucketing;
-// so are all sums of two ranks. Sums and products of float32 and float64 over more ranks go round
-// Gloo's ring: with three ranks and more the order depends on where in its bucket an element lies.
+// Every dtype and op of CheckOpAllowed, on CPU tensors. Gloo carries the bytes; ranks reduce them in
+// rank order with the kernels of distributed/core/reduce. So all ranks get equal bits, and the bits
+// depend on the values alone: not on bucketing, nor on what else is in the tree.
 class GlooBackend : public Backend {
  public:
   std::string_view name() const override { return "gloo"; }

@@ -23,9 +23,6 @@ namespace {
 constexpr int kAbortTag = 1 << 30;
 constexpr std::chrono::milliseconds kAbortWait{1};
 
-// Threads that run all-reduces, each one at a time: while one waits for its peers the other moves data.
-constexpr int kThreads = 2;
-
 // c10d takes int milliseconds in places; a day is longer than any call.
 std::chrono::milliseconds ToC10dTimeout(absl::Duration timeout) {
   const absl::Duration bounded =
@@ -42,27 +39,6 @@ absl::StatusOr<std::shared_ptr<::gloo::transport::Device>> MakeDevice(
   if (!interface.ok()) return interface.status();
   if (!interface->empty()) return c10d::ProcessGroupGloo::createDeviceForInterface(*interface);
   return c10d::ProcessGroupGloo::createDefaultDevice();
-}
-
-absl::Status AbortedStatus() { return absl::CancelledError("the data context was aborted"); }
-
-c10d::ReduceOp::RedOpType ToC10d(ReduceOpKind op) {
-  switch (op) {
-    case ReduceOpKind::kProduct:
-      return c10d::ReduceOp::PRODUCT;
-    case ReduceOpKind::kMin:
-      return c10d::ReduceOp::MIN;
-    case ReduceOpKind::kMax:
-      return c10d::ReduceOp::MAX;
-    case ReduceOpKind::kBand:
-      return c10d::ReduceOp::BAND;
-    case ReduceOpKind::kBor:
-      return c10d::ReduceOp::BOR;
-    case ReduceOpKind::kBxor:
-      return c10d::ReduceOp::BXOR;
-    default:
-      return c10d::ReduceOp::SUM;
-  }
 }
 
 at::Tensor BytesTensor(void* data, int64_t bytes) {
@@ -84,8 +60,6 @@ GlooLink::GlooLink(c10::intrusive_ptr<c10d::ProcessGroupGloo> group,
       group_(std::move(group)) {}
 
 GlooLink::~GlooLink() {
-  // c10d waits for what is queued.
-  if (HasPendingAllReduce()) Abort();
   try {
     group_.reset();
   } catch (const std::exception&) {
@@ -101,7 +75,7 @@ absl::StatusOr<std::unique_ptr<GlooLink>> GlooLink::Connect(const DataContextOpt
     auto pg_options =
         c10d::ProcessGroupGloo::Options::create(ToC10dTimeout(deadline - absl::Now()));
     pg_options->devices.push_back(*std::move(device));
-    pg_options->threads = kThreads;
+    pg_options->threads = 1;  // messages need none; c10d wants at least one
     auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(options.store, options.rank,
                                                              options.size, pg_options);
     group->setTimeout(ToC10dTimeout(options.timeout));
@@ -116,14 +90,13 @@ absl::StatusOr<std::unique_ptr<GlooLink>> GlooLink::Connect(const DataContextOpt
 }
 
 absl::Status GlooLink::StatusOfText(const std::string& text, int peer) const {
-  if (aborted_.load()) return AbortedStatus();
-  const std::string with =
-      peer < 0 ? std::string() : absl::StrCat(" with group rank ", peer);
+  if (aborted_.load()) return absl::CancelledError("the data context was aborted");
   if (absl::StrContains(text, "Timed out waiting")) {
-    return absl::DeadlineExceededError(absl::StrCat("Gloo moved no data", with, " within ",
-                                                    absl::FormatDuration(timeout_)));
+    return absl::DeadlineExceededError(absl::StrCat("Gloo moved no data with group rank ", peer,
+                                                    " within ", absl::FormatDuration(timeout_)));
   }
-  return absl::UnavailableError(absl::StrCat("Gloo's connection", with, " failed: ", text));
+  return absl::UnavailableError(
+      absl::StrCat("Gloo's connection with group rank ", peer, " failed: ", text));
 }
 
 absl::Status GlooLink::Send(int peer, uint32_t tag, const void* data, int64_t bytes,
@@ -161,56 +134,6 @@ absl::Status GlooLink::Wait(Message& message) {
   } catch (const std::exception& e) {
     return StatusOfText(FirstLine(e.what()), message.peer_);
   }
-}
-
-absl::Status GlooLink::AllReduce(ReduceOpKind op, at::ScalarType dtype, void* data, int64_t count,
-                                 std::shared_ptr<const void> keep_alive, Message* message) {
-  try {
-    c10d::AllreduceOptions options;
-    options.reduceOp = ToC10d(op);
-    std::vector<at::Tensor> tensors = {at::from_blob(
-        data, {count}, [keep_alive = std::move(keep_alive)](void*) {},
-        at::TensorOptions().dtype(dtype))};
-    absl::MutexLock lock(&post_mutex_);
-    if (aborted_.load()) return AbortedStatus();
-    message->work_ = group_->allreduce(tensors, options);
-    std::erase_if(all_reduces_, [](const c10::weak_intrusive_ptr<c10d::Work>& weak) {
-      const auto work = weak.lock();
-      return work == nullptr || work->isCompleted();
-    });
-    all_reduces_.emplace_back(message->work_);
-    return absl::OkStatus();
-  } catch (const std::exception& e) {
-    return StatusOfText(FirstLine(e.what()), message->peer_);
-  }
-}
-
-absl::StatusOr<bool> GlooLink::WaitFor(Message& message, absl::Duration slice) {
-  c10d::Work& work = *message.work_;
-  try {
-    work.wait(ToC10dTimeout(slice));
-    return true;
-  } catch (const std::exception&) {
-    // The slice ran out, or the work failed: the work knows.
-  }
-  if (!work.isCompleted()) return false;
-  try {
-    if (const std::exception_ptr failure = work.exception()) std::rethrow_exception(failure);
-    return true;
-  } catch (const std::exception& e) {
-    return StatusOfText(FirstLine(e.what()), message.peer_);
-  }
-}
-
-bool GlooLink::IsDone(const Message& message) const { return message.work_->isCompleted(); }
-
-bool GlooLink::HasPendingAllReduce() {
-  absl::MutexLock lock(&post_mutex_);
-  for (const c10::weak_intrusive_ptr<c10d::Work>& weak : all_reduces_) {
-    const auto work = weak.lock();
-    if (work != nullptr && !work->isCompleted()) return true;
-  }
-  return false;
 }
 
 void GlooLink::Abort() {

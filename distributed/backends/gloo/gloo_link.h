@@ -1,4 +1,4 @@
-// Messages and all-reduces between the ranks of one data context over c10d's ProcessGroupGloo. The seam at which
+// Messages between the ranks of one data context over c10d's ProcessGroupGloo. The seam at which
 // c10d's and Gloo's exceptions become absl::Status; nothing above it throws.
 #ifndef LEAFPACK_DISTRIBUTED_BACKENDS_GLOO_GLOO_LINK_H_
 #define LEAFPACK_DISTRIBUTED_BACKENDS_GLOO_GLOO_LINK_H_
@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include <c10/util/intrusive_ptr.h>
 
@@ -18,7 +17,6 @@
 #include "absl/time/time.h"
 
 #include "distributed/core/backend.h"
-#include "distributed/core/reduce_op.h"
 
 namespace c10d {
 class ProcessGroupGloo;
@@ -27,7 +25,7 @@ class Work;
 
 namespace leafpack::gloo_internal {
 
-// A message, or an all-reduce, under way. Dropping it before Wait returned loses the message.
+// A message under way. Dropping it before Wait returned loses the message.
 class Message {
  public:
   Message();
@@ -50,7 +48,7 @@ class GlooLink {
   // `deadline`, InvalidArgument for an interface that does not exist (names those that do).
   static absl::StatusOr<std::unique_ptr<GlooLink>> Connect(const DataContextOptions& options,
                                                            absl::Time deadline);
-  // Aborts if reductions are under way. Takes about 10 ms: connections are closed.
+  // Takes about 10 ms: connections are closed. No message is under way, or Abort was called.
   ~GlooLink();
 
   // Starts a message of `bytes` > 0 to or from `peer`. The memory must live until Wait returned, or
@@ -59,29 +57,17 @@ class GlooLink {
   absl::Status Send(int peer, uint32_t tag, const void* data, int64_t bytes, Message* message);
   absl::Status Receive(int peer, uint32_t tag, void* data, int64_t bytes, Message* message);
 
-  // Starts Gloo's own in-place reduction of `count` elements; all ranks in the same order. `keep_alive`
-  // is held until Gloo is through with the memory, whether anybody waits or not. Thread-safe.
-  absl::Status AllReduce(ReduceOpKind op, at::ScalarType dtype, void* data, int64_t count,
-                         std::shared_ptr<const void> keep_alive, Message* message);
-  // Waits at most `slice`: true when over, false when it still runs. Errors as Wait.
-  absl::StatusOr<bool> WaitFor(Message& message, absl::Duration slice);
-  // True when Wait would not block. Of an all-reduce only.
-  bool IsDone(const Message& message) const;
-
-  // Waits for a sent or received message. Unavailable when the peer is gone, Cancelled after Abort,
+  // Waits for the message. Unavailable when the peer is gone, Cancelled after Abort,
   // DeadlineExceeded after the context's own timeout; the link takes no more messages after any of
   // these.
   absl::Status Wait(Message& message);
-
-  // True while a reduction that AllReduce started may be under way.
-  bool HasPendingAllReduce();
 
   // Ends every message, waiting ones too, within about 20 ms. Idempotent, thread-safe.
   void Abort();
 
  private:
   GlooLink(c10::intrusive_ptr<c10d::ProcessGroupGloo> group, const DataContextOptions& options);
-  // What an exception of c10d means; `peer` -1: of an all-reduce.
+  // What an exception of c10d means.
   absl::Status StatusOfText(const std::string& text, int peer) const;
 
   const int rank_;
@@ -91,7 +77,6 @@ class GlooLink {
   // c10d counts messages without a lock.
   absl::Mutex post_mutex_;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_ ABSL_PT_GUARDED_BY(post_mutex_);
-  std::vector<c10::weak_intrusive_ptr<c10d::Work>> all_reduces_ ABSL_GUARDED_BY(post_mutex_);
 };
 
 }  // namespace leafpack::gloo_internal

@@ -302,14 +302,4 @@ absl::Status ApplyFactor(at::ScalarType dtype, double factor, void* data, int64_
   });
 }
 
-absl::Status DivideByRanks(at::ScalarType dtype, int ranks, void* data, int64_t count) {
-  if (absl::Status status = CheckOpAllowed(ReduceOpKind::kAvg, dtype); !status.ok()) {
-    return status;
-  }
-  return TransformFloating(dtype, data, count, [ranks](auto acc) {
-    using Acc = decltype(acc);
-    return [divisor = static_cast<Acc>(ranks)](Acc value) { return value / divisor; };
-  });
-}
-
 }  // namespace leafpack

@@ -37,10 +37,6 @@ absl::Status ReduceInto(ReduceOpKind op, at::ScalarType dtype,
 // before a PREMUL_SUM. Errors as CheckOpAllowed(kPremulSum, dtype). Thread-safe.
 absl::Status ApplyFactor(at::ScalarType dtype, double factor, void* data, int64_t count);
 
-// data[i] /= ranks, rounded to `dtype`: the end of an AVG whose sum came from elsewhere. Errors as
-// CheckOpAllowed(kAvg, dtype). Thread-safe.
-absl::Status DivideByRanks(at::ScalarType dtype, int ranks, void* data, int64_t count);
-
 }  // namespace leafpack
 
 #endif  // LEAFPACK_DISTRIBUTED_CORE_REDUCE_REDUCE_H_

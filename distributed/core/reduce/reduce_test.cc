@@ -382,21 +382,6 @@ TEST(ReduceTest, ApplyFactorRoundsToTheDtype) {
   EXPECT_EQ(i[0], 4);
 }
 
-TEST(ReduceTest, DivideByRanksDividesOnce) {
-  float f[] = {1.f, -2.f, 10.f};
-  ASSERT_TRUE(DivideByRanks(ScalarType::Float, 3, f, 3).ok());
-  EXPECT_EQ(f[2], 10.f / 3.f);
-  c10::complex<double> c[] = {{1.0, 2.0}};
-  ASSERT_TRUE(DivideByRanks(ScalarType::ComplexDouble, 3, c, 1).ok());
-  EXPECT_EQ(c[0], c10::complex<double>(1.0 / 3.0, 2.0 / 3.0));
-  c10::BFloat16 b[] = {c10::BFloat16(10.f)};
-  ASSERT_TRUE(DivideByRanks(ScalarType::BFloat16, 3, b, 1).ok());
-  EXPECT_EQ(b[0].x, c10::BFloat16(10.f / 3.f).x);
-  bool flag[] = {true};
-  EXPECT_EQ(DivideByRanks(ScalarType::Bool, 2, flag, 1).code(),
-            absl::StatusCode::kInvalidArgument);
-}
-
 TEST(ReduceTest, RefusesWithoutInputs) {
   float out = 3;
   EXPECT_EQ(ReduceInto(ReduceOpKind::kSum, ScalarType::Float, {}, &out, 1).code(),
