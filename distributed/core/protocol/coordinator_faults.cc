@@ -71,9 +71,18 @@ void CoordinatorMachine::Impl::OnFail(uint32_t rank, const Record& record, Stead
       absl::StrCat("call ", record.call, " failed on ", Ranks({rank}), ": ", body->reason);
   if (!body->paths_done.empty())
     absl::StrAppend(&text, "; done there: ", Clip(body->paths_done, 1024));
-  if (kind == FailKind::kDeadline) {
+  // The death of a rank often shows first as an error of the backend on another one: its
+  // connections close in any order. So before an error is laid on the rank that reports it, all are
+  // asked: who is dead hangs up instead of answering.
+  if (kind == FailKind::kError && gone_ != 0) {
+    Raise(FailKind::kLost, record.call, rank,
+          {Gone(), {}, absl::StrCat(lost_text_, "; ", text)}, now, out);
+    return;
+  }
+  if (kind == FailKind::kDeadline || kind == FailKind::kError) {
     if (probe_) return;
     Probe& probe = probe_.emplace();
+    probe.kind = kind;
     probe.call = record.call;
     probe.rank = rank;
     probe.reason = std::move(text);
@@ -120,6 +129,16 @@ void CoordinatorMachine::Impl::FinishProbe(bool expired, SteadyNanos now, Coordi
   }
   Probe probe = *std::move(probe_);
   probe_.reset();
+  if (probe.kind == FailKind::kError) {
+    if (gone_ != 0) {
+      Raise(FailKind::kLost, probe.call, probe.rank,
+            {Gone(), {}, absl::StrCat(lost_text_, "; ", probe.reason)}, now, out);
+    } else {
+      Raise(FailKind::kError, probe.call, probe.rank, {{probe.rank}, {}, std::move(probe.reason)},
+            now, out);
+    }
+    return;
+  }
   if (!late.empty())
     absl::StrAppend(&probe.reason, "; ", Ranks(late), late.size() == 1 ? " is" : " are", " late");
   Raise(FailKind::kDeadline, probe.call, probe.rank,

@@ -79,6 +79,7 @@ class CoordinatorMachine::Impl {
     uint32_t missing = 0;
   };
   struct Probe {
+    FailKind kind = FailKind::kDeadline;  // of the failure that is asked about; or kError
     uint64_t call = 0;
     uint32_t rank = 0;
     std::string reason;
