@@ -174,6 +174,7 @@ class Simulation {
   std::vector<Plan> plan_;
   std::vector<std::map<uint64_t, Exchange>> exchanges_;  // by epoch
   std::unique_ptr<Checks> checks_;
+  bool calm_ = false;  // without any fault: every call must be OK
   bool finals_started_ = false;
   std::vector<uint32_t> dead_;
   bool dead_unheard_ = false;  // somebody died without the coordinator hearing of it

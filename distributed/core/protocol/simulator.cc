@@ -30,8 +30,8 @@ void Simulation::At(SteadyNanos time, EventType type, uint32_t rank, uint64_t ca
 
 void Simulation::SetUp() {
   size_ = 2 + static_cast<uint32_t>(random_.Below(4));
-  const bool calm = random_.Chance(0.05);
-  auto with = [&](double p) { return !calm && random_.Chance(p); };
+  calm_ = random_.Chance(0.05);
+  auto with = [&](double p) { return !calm_ && random_.Chance(p); };
   faults_.deadlines = with(0.6);
   faults_.refusals = with(0.3);
   faults_.digests = with(0.25);
@@ -85,7 +85,7 @@ void Simulation::SetUp() {
     process.machine = std::make_unique<RankMachine>(
         RankMachine::Options{rank, size_, nullptr, options_.mutation});
     process.window = async ? 1 + random_.Below(6) : 1;
-    process.slow = random_.Chance(0.2) && !calm ? random_.Time(0, 20 * kMillisecond) : 200 * kMicro;
+    process.slow = random_.Chance(0.2) && !calm_ ? random_.Time(0, 20 * kMillisecond) : 200 * kMicro;
     process.open_at = random_.Time(0, 300 * kMicro);
     if (faults_.late_open && random_.Chance(0.5))
       process.open_at = random_.Time(0, 400 * kMillisecond);
@@ -124,6 +124,9 @@ void Simulation::MaybeStartFinals() {
 }
 
 void Simulation::CheckEnd() {
+  if (calm_ && result_.ok != result_.calls) {
+    Violate(absl::StrCat("without a fault ", result_.calls - result_.ok, " calls are not OK"));
+  }
   for (uint32_t rank = 0; rank < size_; ++rank) {
     Process& process = processes_[rank];
     if (!process.alive) continue;
