@@ -1,0 +1,125 @@
+// leafpack.Group, and groups around those of torch.distributed.
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+
+#include "bindings/python/bind.h"
+#include "bindings/python/errors.h"
+#include "distributed/core/group.h"
+#include "distributed/core/rank.h"
+#include "distributed/distributed.h"
+
+namespace leafpack::python {
+namespace {
+
+GroupOptions OptionsFromPython(const std::string& backend, py::handle timeout,
+                               const std::string& interface) {
+  GroupOptions options;
+  options.backend = backend;
+  options.interface_name = interface;
+  if (!timeout.is_none()) options.timeout = TimeoutFromPython(timeout);
+  return options;
+}
+
+// Runs `make`, which may wait for other ranks, without the GIL.
+template <typename F>
+std::shared_ptr<GroupObject> MakeGroup(F&& make) {
+  absl::StatusOr<Group> group = [&] {
+    py::gil_scoped_release release;
+    return make();
+  }();
+  return std::make_shared<GroupObject>(ValueOrRaise(std::move(group)));
+}
+
+std::vector<GlobalRank> GlobalRanks(const Group& group) {
+  std::vector<GlobalRank> ranks;
+  for (int rank = 0; rank < group.size(); ++rank) {
+    ranks.push_back(ValueOrRaise(group.ToGlobal(GroupRank(rank))));
+  }
+  return ranks;
+}
+
+}  // namespace
+
+void BindGroup(py::module_& module) {
+  py::class_<GroupObject, std::shared_ptr<GroupObject>>(
+      module, "Group", "Ranks that make collective calls together, in one order.")
+      .def_property_readonly("rank",
+                             [](const GroupObject& self) { return self.get().rank().value(); })
+      .def_property_readonly("size", [](const GroupObject& self) { return self.get().size(); })
+      .def_property_readonly(
+          "global_rank", [](const GroupObject& self) { return self.get().global_rank().value(); })
+      .def_property_readonly("global_ranks",
+                             [](const GroupObject& self) {
+                               py::list ranks;
+                               for (GlobalRank rank : GlobalRanks(self.get())) {
+                                 ranks.append(rank.value());
+                               }
+                               return ranks;
+                             })
+      .def_property_readonly("backend",
+                             [](const GroupObject& self) { return self.get().options().backend; })
+      .def_property_readonly("timeout",
+                             [](const GroupObject& self) {
+                               return absl::ToDoubleSeconds(self.get().options().timeout);
+                             })
+      .def(
+          "shutdown",
+          [](const GroupObject& self, const py::object& timeout) {
+            const absl::Duration limit =
+                timeout.is_none() ? absl::Seconds(5) : TimeoutFromPython(timeout);
+            absl::Status status;
+            {
+              py::gil_scoped_release release;
+              Group group = self.get();
+              status = group.Shutdown(limit);
+            }
+            RaiseIfError(status);
+          },
+          py::arg("timeout") = py::none(),
+          "Lets calls in flight end, for at most `timeout` (5 s by default), gives the rest up, and\n"
+          "leaves. Further calls raise RuntimeError.")
+      .def("__repr__", [](const GroupObject& self) {
+        const Group& group = self.get();
+        return absl::StrCat("leafpack.Group(rank=", group.rank().value(), ", size=", group.size(),
+                            ", backend='", group.options().backend, "')");
+      });
+
+  module.def(
+      "group_from_environment",
+      [](const std::string& backend, const py::object& timeout, const std::string& interface) {
+        const GroupOptions options = OptionsFromPython(backend, timeout, interface);
+        return MakeGroup([&] { return GroupFromEnvironment(options); });
+      },
+      py::kw_only(), py::arg("backend") = "gloo", py::arg("timeout") = py::none(),
+      py::arg("interface") = "",
+      "The group of all ranks of the job, from RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.");
+  module.def(
+      "group_from_file",
+      [](const py::object& path, int rank, int size, const std::string& backend,
+         const py::object& timeout, const std::string& interface) {
+        const std::string file =
+            py::module_::import("os").attr("fspath")(path).cast<std::string>();
+        const GroupOptions options = OptionsFromPython(backend, timeout, interface);
+        return MakeGroup([&] { return GroupFromFile(file, rank, size, options); });
+      },
+      py::arg("path"), py::arg("rank"), py::arg("size"), py::kw_only(),
+      py::arg("backend") = "gloo", py::arg("timeout") = py::none(), py::arg("interface") = "",
+      "A group of `size` ranks that meet in a file that all of them see.");
+  module.def("group_around", [](const py::object& process_group, const py::list& ranks) {
+    std::vector<GlobalRank> global_ranks;
+    for (py::handle rank : ranks) global_ranks.emplace_back(rank.cast<int>());
+    return std::make_shared<GroupObject>(
+        ValueOrRaise(GroupAround(process_group, std::move(global_ranks))));
+  });
+}
+
+}  // namespace leafpack::python

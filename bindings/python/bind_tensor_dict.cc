@@ -1,0 +1,263 @@
+// leafpack.TensorDict: the C++ tree as a Python mapping from paths to tensors.
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+#include "bindings/python/bind.h"
+#include "bindings/python/errors.h"
+#include "bindings/python/tensor_dict_object.h"
+#include "bindings/python/tree_reader.h"
+#include "tensordict/dtype.h"
+#include "tensordict/flat_tree.h"
+#include "tensordict/layout.h"
+#include "tensordict/tensor_dict.h"
+
+namespace leafpack::python {
+namespace {
+
+std::vector<int64_t> SizesFromPython(const py::object& sizes) {
+  std::vector<int64_t> result;
+  if (sizes.is_none()) return result;
+  if (PyIndex_Check(sizes.ptr())) {
+    result.push_back(sizes.cast<int64_t>());
+  } else {
+    for (py::handle size : sizes) result.push_back(size.cast<int64_t>());
+  }
+  for (int64_t size : result) {
+    if (size < 0) throw py::value_error(absl::StrCat("batch_size has the negative size ", size));
+  }
+  return result;
+}
+
+py::object SizesToPython(at::IntArrayRef sizes) {
+  py::tuple tuple(sizes.size());
+  for (size_t i = 0; i < sizes.size(); ++i) tuple[i] = py::int_(sizes[i]);
+  return py::module_::import("torch").attr("Size")(tuple);
+}
+
+// A str or int is a path of one component, a tuple one of many.
+NestedKey KeyFromPython(const py::object& key) {
+  NestedKey path;
+  if (PyTuple_Check(key.ptr())) {
+    for (py::handle part : key) {
+      path.push_back(ValueOrRaise(ComponentFromPython(part.ptr(), path)));
+    }
+  } else {
+    path.push_back(ValueOrRaise(ComponentFromPython(key.ptr(), path)));
+  }
+  return path;
+}
+
+bool IsTensorDict(const py::handle& object) { return py::isinstance<TensorDict>(object); }
+
+// Builds a node from a Python tree: dicts node by node (nodes that are leafpack.TensorDicts are
+// shared), everything else by its leaves.
+void Fill(TensorDict node, const py::object& tree, int depth) {
+  if (depth > kMaxTreeDepth) throw py::value_error("the tree is too deep, or contains itself");
+  if (!PyDict_Check(tree.ptr())) {
+    const FlatTree flat = ValueOrRaise(ReadTree(tree.ptr()));
+    for (size_t i = 0; i < flat.size(); ++i) {
+      RaiseIfError(node.Set((*flat.paths)[i], flat.leaves[i]));
+    }
+    return;
+  }
+  for (auto [key, value] : py::reinterpret_borrow<py::dict>(tree)) {
+    NestedKey path = KeyFromPython(py::reinterpret_borrow<py::object>(key));
+    if (IsTensor(value.ptr())) {
+      RaiseIfError(node.Set(path, TensorOf(value.ptr())));
+    } else if (value.is_none()) {
+      RaiseIfError(node.Set(path, at::Tensor()));
+    } else if (IsTensorDict(value)) {
+      RaiseIfError(node.Set(path, TensorDictOf(value.ptr())));
+    } else {
+      TensorDict child(node.batch_size());
+      Fill(child, py::reinterpret_borrow<py::object>(value), depth + 1);
+      RaiseIfError(node.Set(path, std::move(child)));
+    }
+  }
+}
+
+void SetItem(TensorDict& self, const py::object& key, const py::object& value) {
+  const NestedKey path = KeyFromPython(key);
+  if (IsTensor(value.ptr())) {
+    RaiseIfError(self.Set(path, TensorOf(value.ptr())));
+  } else if (value.is_none()) {
+    RaiseIfError(self.Set(path, at::Tensor()));
+  } else if (IsTensorDict(value)) {
+    RaiseIfError(self.Set(path, TensorDictOf(value.ptr())));
+  } else {
+    TensorDict child(self.batch_size());
+    Fill(child, value, 0);
+    RaiseIfError(self.Set(path, std::move(child)));
+  }
+}
+
+py::object GetItem(const TensorDict& self, const py::object& key) {
+  const NestedKey path = KeyFromPython(key);
+  if (path.empty()) return py::cast(self);
+  absl::StatusOr<at::Tensor> leaf = self.Get(path);
+  if (leaf.ok()) return py::reinterpret_steal<py::object>(TensorToPython(*leaf));
+  if (absl::StatusOr<TensorDict> node = self.GetDict(path); node.ok()) {
+    return py::cast(*std::move(node));
+  }
+  Raise(leaf.status());
+}
+
+py::object GetOr(const TensorDict& self, const py::object& key, const py::object& fallback) {
+  if (!self.Contains(KeyFromPython(key))) return fallback;
+  return GetItem(self, key);
+}
+
+template <typename F>
+py::list Leaves(const TensorDict& self, F&& item) {
+  // Visits first: making Python objects may run code that changes the tree.
+  const FlatTree flat = Flatten(self);
+  py::list result;
+  for (size_t i = 0; i < flat.size(); ++i) {
+    result.append(py::reinterpret_steal<py::object>(item((*flat.paths)[i], flat.leaves[i])));
+  }
+  return result;
+}
+
+PyObject* PathOf(const NestedKey& path, const at::Tensor&) { return PathToPython(path); }
+PyObject* LeafOf(const NestedKey&, const at::Tensor& leaf) { return TensorToPython(leaf); }
+PyObject* ItemOf(const NestedKey& path, const at::Tensor& leaf) {
+  return py::make_tuple(py::reinterpret_steal<py::object>(PathToPython(path)),
+                        py::reinterpret_steal<py::object>(TensorToPython(leaf)))
+      .release()
+      .ptr();
+}
+
+py::dict ToDict(const TensorDict& self) {
+  py::dict result;
+  for (const TensorDict::Child& child : self.Children()) {
+    py::tuple path =
+        py::reinterpret_steal<py::tuple>(PathToPython(NestedKey(child.key)));
+    result[py::object(path[0])] =
+        child.is_leaf() ? py::reinterpret_steal<py::object>(TensorToPython(child.leaf()))
+                        : py::object(ToDict(child.dict()));
+  }
+  return result;
+}
+
+std::string Repr(const TensorDict& self) {
+  constexpr size_t kShown = 30;
+  const FlatTree flat = Flatten(self);
+  std::string text = absl::StrCat("leafpack.TensorDict(batch_size=[",
+                                  absl::StrJoin(self.batch_size(), ", "), "], ", flat.size(),
+                                  flat.size() == 1 ? " leaf" : " leaves");
+  for (size_t i = 0; i < flat.size() && i < kShown; ++i) {
+    const at::Tensor& leaf = flat.leaves[i];
+    absl::StrAppend(&text, i == 0 ? ":" : ",", "\n  ", (*flat.paths)[i].ToString(), ": ");
+    if (leaf.defined()) {
+      absl::StrAppend(&text, std::string(DtypeName(leaf.scalar_type())), " [",
+                      absl::StrJoin(leaf.sizes(), ", "), "]");
+    } else {
+      absl::StrAppend(&text, "None");
+    }
+  }
+  if (flat.size() > kShown) absl::StrAppend(&text, ",\n  ...");
+  return text + ")";
+}
+
+Layout LayoutOf(const TensorDict& self) { return ValueOrRaise(Layout::Of(Flatten(self))); }
+
+}  // namespace
+
+void BindTensorDict(py::module_& module) {
+  py::class_<TensorDict>(
+      module, "TensorDict",
+      "A tree whose leaves are tensors and whose nodes share a batch size. As a mapping it goes from\n"
+      "the paths of the leaves (tuples of names and positions, in canonical order) to the leaves.")
+      .def(py::init([](const py::object& source, const py::object& batch_size) {
+             TensorDict tree(SizesFromPython(batch_size));
+             if (!source.is_none()) Fill(tree, source, 0);
+             return tree;
+           }),
+           py::arg("source") = py::none(), py::arg("batch_size") = py::tuple())
+      .def_static(
+          "from_dict",
+          [](const py::dict& source, const py::object& batch_size) {
+            TensorDict tree(SizesFromPython(batch_size));
+            Fill(tree, source, 0);
+            return tree;
+          },
+          py::arg("source"), py::arg("batch_size") = py::tuple())
+      .def_static(
+          "from_tensordict",
+          [](const py::object& source) {
+            TensorDict tree(SizesFromPython(source.attr("batch_size")));
+            Fill(tree, source, 0);
+            return tree;
+          },
+          py::arg("source"),
+          "The leaves of a tensordict.TensorDict, not copied, with its batch size.")
+      .def_property_readonly(
+          "batch_size", [](const TensorDict& self) { return SizesToPython(self.batch_size()); })
+      .def(
+          "set",
+          [](py::object self, const py::object& key, const py::object& value) {
+            SetItem(self.cast<TensorDict&>(), key, value);
+            return self;
+          },
+          py::arg("key"), py::arg("value"))
+      .def("__setitem__", &SetItem)
+      .def(
+          "get",
+          [](const TensorDict& self, const py::object& key, const py::args& fallback) {
+            if (fallback.size() > 1) throw py::type_error("get takes a key and a default");
+            return fallback.empty() ? GetItem(self, key) : GetOr(self, key, fallback[0]);
+          },
+          py::arg("key"))
+      .def("__getitem__", &GetItem)
+      .def(
+          "erase",
+          [](TensorDict& self, const py::object& key) {
+            RaiseIfError(self.Erase(KeyFromPython(key)));
+          },
+          py::arg("key"))
+      .def("__delitem__",
+           [](TensorDict& self, const py::object& key) {
+             RaiseIfError(self.Erase(KeyFromPython(key)));
+           })
+      .def("clear", &TensorDict::Clear)
+      .def("__contains__",
+           [](const TensorDict& self, const py::object& key) {
+             return self.Contains(KeyFromPython(key));
+           })
+      .def("keys", [](const TensorDict& self) { return Leaves(self, PathOf); })
+      .def("values", [](const TensorDict& self) { return Leaves(self, LeafOf); })
+      .def("items", [](const TensorDict& self) { return Leaves(self, ItemOf); })
+      .def("__iter__", [](const TensorDict& self) { return py::iter(Leaves(self, PathOf)); })
+      .def("__len__", &TensorDict::num_leaves)
+      .def("__bool__", [](const TensorDict& self) { return !self.empty(); })
+      .def("to_dict", &ToDict)
+      .def("is_same", &TensorDict::IsSame, py::arg("other"),
+           "True if both names stand for one tree: a change of one is a change of the other.")
+      .def("layout_digest",
+           [](const TensorDict& self) { return LayoutOf(self).digest().ToString(); })
+      .def(
+          "same_layout",
+          [](const TensorDict& self, const TensorDict& other) {
+            return LayoutOf(self) == LayoutOf(other);
+          },
+          py::arg("other"))
+      .def(
+          "layout_difference",
+          [](const TensorDict& self, const TensorDict& other) -> py::object {
+            auto difference = Layout::Difference(LayoutOf(self), LayoutOf(other), "self", "other");
+            if (!difference.has_value()) return py::none();
+            return py::str(*difference);
+          },
+          py::arg("other"))
+      .def("__repr__", &Repr);
+}
+
+}  // namespace leafpack::python

@@ -1,0 +1,46 @@
+"""Keeps trees of tensors in step across processes.
+
+    import torch.distributed as dist
+    import leafpack
+
+    dist.init_process_group("gloo")
+    leafpack.all_reduce(grads, "avg")  # a tensordict, nested dicts, or a module
+
+Every rank of the group makes the same calls in the same order. Before a leaf changes, the ranks compare
+the layout of the tree and the arguments of the call; if they disagree, each rank gets one error that
+names the first differing path, and no leaf has changed.
+"""
+
+from __future__ import annotations
+
+from leafpack._version import __version__, torch_version
+from leafpack import _load  # torch first, and of the right version  # noqa: F401
+from leafpack._C import BucketWork, PremulSum, TensorDict, TreeWork, premul_sum
+from leafpack._collectives import all_reduce
+from leafpack._errors import (
+    DeadlineError,
+    Error,
+    LayoutMismatchError,
+    PeerLostError,
+    PeerRefusedError,
+    UnsupportedError,
+)
+from leafpack._groups import Group
+
+__all__ = [
+    "BucketWork",
+    "DeadlineError",
+    "Error",
+    "Group",
+    "LayoutMismatchError",
+    "PeerLostError",
+    "PeerRefusedError",
+    "PremulSum",
+    "TensorDict",
+    "TreeWork",
+    "UnsupportedError",
+    "__version__",
+    "all_reduce",
+    "premul_sum",
+    "torch_version",
+]

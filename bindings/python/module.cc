@@ -1,0 +1,13 @@
+// leafpack._C: the module itself. Import leafpack, which loads torch first, not this.
+#include <pybind11/pybind11.h>
+#include <torch/headeronly/version.h>
+
+#include "bindings/python/bind.h"
+
+PYBIND11_MODULE(_C, module) {
+  module.doc() = "The C++ part of leafpack.";
+  module.attr("torch_version") = TORCH_VERSION;
+  leafpack::python::BindTensorDict(module);
+  leafpack::python::BindGroup(module);
+  leafpack::python::BindAllReduce(module);
+}
