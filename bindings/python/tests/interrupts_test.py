@@ -1,0 +1,23 @@
+"""Ctrl-C and other signals during a wait. Each case runs processes of its own."""
+
+import pytest
+
+import spawn
+
+SMALL, LARGE = 3, 200_000
+sizes = pytest.mark.parametrize("numel", (SMALL, LARGE), ids=("small", "large"))
+
+
+@pytest.mark.parametrize("how", ("sync", "async", "bucket"))
+@sizes
+def test_ctrl_c(numel, how):
+    spawn.succeed("interrupt", arguments=[numel, how])
+
+
+@sizes
+def test_a_signal_handler_that_raises(numel):
+    spawn.succeed("handler_that_raises", arguments=[numel])
+
+
+def test_a_signal_handler_that_returns():
+    spawn.succeed("handler_that_returns")

@@ -1,0 +1,343 @@
+"""What the ranks of the tests do that start their own processes: one function each, run by spawn.py."""
+
+import datetime
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+
+import leafpack
+
+RANK = int(os.environ["RANK"])
+SIZE = int(os.environ["WORLD_SIZE"])
+LARGE = 200_000  # elements; a small tree has 3
+
+
+def init(timeout=120):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=timeout))
+
+
+def finish():
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def check_usable(group=None, size=SIZE):
+    for numel in (3, 40_000):
+        tree = {"x": torch.ones(numel)}
+        leafpack.all_reduce(tree, group=group)
+        assert tree["x"].unique().tolist() == [size]
+
+
+def interrupt_after(seconds):
+    """Presses Ctrl-C in this process."""
+    threading.Timer(seconds, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+
+
+# Exits.
+
+
+def exit_after_last_call(numel):
+    init()
+    for _ in range(3):
+        tree = {"x": torch.ones(int(numel))}
+        leafpack.all_reduce(tree)
+        assert tree["x"][0].item() == SIZE
+    sys.exit(11 + RANK)
+
+
+def exit_with_work_in_flight(numel):
+    """All ranks start a call and leave without waiting for it."""
+    init()
+    check_usable()
+    leafpack.all_reduce({"x": torch.ones(int(numel))}, async_op=True)
+    sys.exit(11 + RANK)
+
+
+def exit_with_work_that_never_ends(numel):
+    """Rank 0 starts a call that no other rank makes, and leaves."""
+    init()
+    check_usable()
+    if RANK == 0:
+        global kept
+        kept = leafpack.all_reduce({"x": torch.ones(int(numel))}, async_op=True)
+    else:
+        time.sleep(1)
+    sys.exit(11 + RANK)
+
+
+def _child(rank, port, numel):
+    os.environ["MASTER_PORT"] = str(port)
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    tree = {"x": torch.ones(numel)}
+    leafpack.all_reduce(tree)
+    assert tree["x"][0].item() == 2
+    sys.exit(21 + rank)
+
+
+def children_of_multiprocessing(numel):
+    """Children of multiprocessing skip atexit. Run as one rank that starts two."""
+    import multiprocessing
+
+    context = multiprocessing.get_context("spawn")
+    port = os.environ["MASTER_PORT"]
+    children = [context.Process(target=_child, args=(r, port, int(numel))) for r in range(2)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(120)
+    assert [child.exitcode for child in children] == [21, 22]
+
+
+# Ctrl-C.
+
+
+def interrupt(numel, how):
+    """Rank 0 is interrupted while it waits for the others, who come later."""
+    init()
+    check_usable()
+    tree = {"x": torch.ones(int(numel))}
+    if RANK == 0:
+        started = time.monotonic()
+        interrupt_after(0.5)
+        try:
+            if how == "sync":
+                leafpack.all_reduce(tree)
+            elif how == "async":
+                leafpack.all_reduce(tree, async_op=True).wait()
+            else:
+                list(leafpack.all_reduce(tree, async_op=True))[-1].wait()
+        except KeyboardInterrupt:
+            pass
+        else:
+            raise AssertionError("the wait was not interrupted")
+        assert time.monotonic() - started < 30
+    else:
+        time.sleep(3)
+        try:
+            leafpack.all_reduce(tree)
+        except leafpack.DeadlineError as error:
+            assert error.ranks == (0,), error.ranks
+            print(error)
+        else:
+            raise AssertionError("the call had been given up")
+    assert tree["x"].unique().tolist() == [1]
+    check_usable()
+    finish()
+
+
+class Alarm(Exception):
+    pass
+
+
+def handler_that_raises(numel):
+    init()
+    check_usable()
+    tree = {"x": torch.ones(int(numel))}
+    if RANK == 0:
+
+        def handler(signum, frame):
+            raise Alarm("ringing")
+
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        try:
+            leafpack.all_reduce(tree)
+        except Alarm as alarm:
+            assert str(alarm) == "ringing"
+        else:
+            raise AssertionError("the handler's exception was lost")
+    else:
+        time.sleep(3)
+        try:
+            leafpack.all_reduce(tree)
+        except leafpack.DeadlineError:
+            pass
+    check_usable()
+    finish()
+
+
+def handler_that_returns():
+    """A signal that raises nothing does not disturb a wait."""
+    init()
+    check_usable()
+    rings = []
+    if RANK == 0:
+        signal.signal(signal.SIGALRM, lambda signum, frame: rings.append(signum))
+        signal.setitimer(signal.ITIMER_REAL, 0.2, 0.2)
+    else:
+        time.sleep(2)
+    check_usable()
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    assert RANK != 0 or rings
+    finish()
+
+
+# Deadlines.
+
+
+def late(numel, who):
+    """Rank `who` comes after the deadline of the others."""
+    who = int(who)
+    init()
+    check_usable()
+    tree = {"x": torch.ones(int(numel))}
+    dist.barrier()
+    if RANK == who:
+        time.sleep(8)
+    started = time.monotonic()
+    try:
+        leafpack.all_reduce(tree, timeout=datetime.timedelta(seconds=3) if RANK != who else 60)
+    except leafpack.DeadlineError as error:
+        assert isinstance(error, TimeoutError)
+        assert error.tree_unchanged
+        if RANK != who:
+            # A busy machine may have held up another rank as well.
+            assert who in error.ranks and RANK not in error.ranks, (error.ranks, str(error))
+            assert time.monotonic() - started < 30
+        else:
+            assert error.ranks and who not in error.ranks, error.ranks
+            assert "given up" in str(error), error
+    else:
+        raise AssertionError("the call had no right to succeed")
+    assert tree["x"].unique().tolist() == [1]
+    check_usable()
+    finish()
+
+
+def late_before_the_first_call():
+    """The same when the late rank has never used the group: there is no channel to it yet."""
+    init()
+    tree = {"x": torch.ones(3)}
+    dist.barrier()
+    if RANK == SIZE - 1:
+        time.sleep(6)
+    try:
+        leafpack.all_reduce(tree, timeout=2 if RANK != SIZE - 1 else 60)
+    except leafpack.DeadlineError as error:
+        assert error.ranks, error
+        if RANK != SIZE - 1:
+            assert SIZE - 1 in error.ranks, error.ranks
+    else:
+        raise AssertionError("the call had no right to succeed")
+    assert tree["x"].tolist() == [1] * 3
+    time.sleep(1)
+    check_usable()
+    finish()
+
+
+def a_wait_that_times_out():
+    """The timeout of a wait ends the wait, not the call."""
+    init()
+    check_usable()
+    tree = {"x": torch.ones(LARGE)}
+    if RANK != 0:
+        time.sleep(3)
+    work = leafpack.all_reduce(tree, async_op=True)
+    if RANK == 0:
+        try:
+            work.wait(timeout=0.3)
+        except leafpack.DeadlineError:
+            assert not work.is_completed()
+        else:
+            raise AssertionError("the other ranks had not even begun")
+    work.wait()
+    assert tree["x"].unique().tolist() == [SIZE]
+    finish()
+
+
+# Death.
+
+
+def killed(numel, who):
+    who = int(who)
+    init()
+    check_usable()
+    if RANK == who:
+        time.sleep(1)
+        os.kill(os.getpid(), signal.SIGKILL)
+    tree = {"x": torch.ones(int(numel))}
+    for attempt in range(2):
+        started = time.monotonic()
+        try:
+            leafpack.all_reduce(tree)
+        except leafpack.PeerLostError as error:
+            assert isinstance(error, ConnectionError)
+            assert error.ranks == (who,), error.ranks
+        else:
+            raise AssertionError("a rank is dead")
+        assert time.monotonic() - started < 30
+    assert tree["x"].unique().tolist() == [1]
+    os._exit(0)  # not even a barrier is possible any more
+
+
+# Groups.
+
+
+def rank_outside():
+    init()
+    inner = dist.new_group([0])
+    if RANK == 0:
+        check_usable(inner, 1)
+    else:
+        try:
+            leafpack.all_reduce({"x": torch.ones(1)}, group=inner)
+        except ValueError as error:
+            assert f"rank {RANK}" in str(error) and "not a member" in str(error)
+        else:
+            raise AssertionError("this rank is no member")
+    check_usable()
+    finish()
+
+
+def no_group():
+    try:
+        leafpack.all_reduce({"x": torch.ones(1)})
+    except ValueError as error:
+        assert "init_process_group" in str(error)
+    else:
+        raise AssertionError("there is no group")
+    for group in ("gloo", 3, object()):
+        try:
+            leafpack.all_reduce({"x": torch.ones(1)}, group=group)
+        except TypeError as error:
+            assert "group" in str(error)
+        else:
+            raise AssertionError("that is no group")
+
+
+def a_second_life():
+    """torch.distributed is shut down and set up again, with another store."""
+    for _ in range(2):
+        init()
+        check_usable()
+        finish()
+        os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) + 1)
+
+
+def own_group(kind, *arguments):
+    if kind == "environment":
+        group = leafpack.Group.from_environment(timeout=120)
+    else:
+        group = leafpack.Group.from_file(arguments[0], RANK, SIZE, timeout=120)
+    assert (group.rank, group.size, group.global_rank) == (RANK, SIZE, RANK)
+    assert group.backend == "gloo" and group.timeout == 120
+    check_usable(group)
+    group.shutdown(timeout=10)
+    try:
+        leafpack.all_reduce({"x": torch.ones(1)}, group=group)
+    except RuntimeError:
+        pass
+    else:
+        raise AssertionError("the group was shut down")
+
+
+if __name__ == "__main__":
+    faulthandler.enable()
+    globals()[sys.argv[1]](*sys.argv[2:])
