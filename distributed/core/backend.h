@@ -82,7 +82,7 @@ struct DataContextOptions {
 struct BackendCost {
   double per_message = 0;  // s
   double per_byte = 0;     // s
-  double pack_per_byte = 0;  // s, one local copy
+  double pack_per_byte = 0;  // s, to pack a byte and to unpack it again
 };
 
 class Backend {
