@@ -20,6 +20,7 @@
 namespace leafpack::gloo_internal {
 namespace {
 
+constexpr std::string_view kAborted = "the data context was aborted";
 constexpr int kAbortTag = 1 << 30;
 constexpr std::chrono::milliseconds kAbortWait{1};
 
@@ -54,10 +55,7 @@ Message::~Message() = default;
 
 GlooLink::GlooLink(c10::intrusive_ptr<c10d::ProcessGroupGloo> group,
                    const DataContextOptions& options)
-    : rank_(options.rank),
-      size_(options.size),
-      timeout_(options.timeout),
-      group_(std::move(group)) {}
+    : timeout_(options.timeout), group_(std::move(group)) {}
 
 GlooLink::~GlooLink() {
   try {
@@ -90,7 +88,7 @@ absl::StatusOr<std::unique_ptr<GlooLink>> GlooLink::Connect(const DataContextOpt
 }
 
 absl::Status GlooLink::StatusOfText(const std::string& text, int peer) const {
-  if (aborted_.load()) return absl::CancelledError("the data context was aborted");
+  if (aborted_.load()) return absl::CancelledError(kAborted);
   if (absl::StrContains(text, "Timed out waiting")) {
     return absl::DeadlineExceededError(absl::StrCat("Gloo moved no data with group rank ", peer,
                                                     " within ", absl::FormatDuration(timeout_)));
@@ -127,27 +125,46 @@ absl::Status GlooLink::Receive(int peer, uint32_t tag, void* data, int64_t bytes
 }
 
 absl::Status GlooLink::Wait(Message& message) {
-  try {
-    message.work_->wait(ToC10dTimeout(timeout_));
-    message.work_.reset();
-    return absl::OkStatus();
-  } catch (const std::exception& e) {
-    return StatusOfText(FirstLine(e.what()), message.peer_);
+  {
+    absl::MutexLock lock(&wait_mutex_);
+    if (aborted_.load()) return absl::CancelledError(kAborted);
+    waiting_.push_back(message.work_);
   }
+  absl::Status status;
+  try {
+    if (!message.work_->wait(ToC10dTimeout(timeout_))) status = absl::CancelledError(kAborted);
+  } catch (const std::exception& e) {
+    status = StatusOfText(FirstLine(e.what()), message.peer_);
+  }
+  {
+    absl::MutexLock lock(&wait_mutex_);
+    std::erase(waiting_, message.work_);
+  }
+  if (status.ok()) message.work_.reset();
+  return status;
 }
 
 void GlooLink::Abort() {
   if (aborted_.exchange(true)) return;
   // Closing connections does not end what waits on them; a receive that times out fails every
-  // connection of the context and with it every message.
+  // connection of the context and with it every message. It is a receive from anyone: one from a
+  // rank whose connection has broken already would fail at once, and the others never hear of it.
   char byte = 0;
-  Message message;
-  if (!Receive((rank_ + 1) % size_, kAbortTag, &byte, 1, &message).ok()) return;
+  std::vector<at::Tensor> tensors = {BytesTensor(&byte, 1)};
   try {
-    message.work_->wait(kAbortWait);
+    c10::intrusive_ptr<c10d::Work> work;
+    {
+      absl::MutexLock lock(&post_mutex_);
+      work = group_->recvAnysource(tensors, kAbortTag);
+    }
+    work->wait(kAbortWait);
   } catch (const std::exception&) {
     // The time-out that was asked for.
   }
+  // A connection that the peer had closed before is not told of the time-out, and neither are the
+  // messages on it.
+  absl::MutexLock lock(&wait_mutex_);
+  for (const c10::intrusive_ptr<c10d::Work>& waiting : waiting_) waiting->abort();
 }
 
 }  // namespace leafpack::gloo_internal

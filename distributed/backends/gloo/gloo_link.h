@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <c10/util/intrusive_ptr.h>
 
@@ -70,13 +71,14 @@ class GlooLink {
   // What an exception of c10d means.
   absl::Status StatusOfText(const std::string& text, int peer) const;
 
-  const int rank_;
-  const int size_;
   const absl::Duration timeout_;
   std::atomic<bool> aborted_{false};
   // c10d counts messages without a lock.
   absl::Mutex post_mutex_;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_ ABSL_PT_GUARDED_BY(post_mutex_);
+  // Works in Wait: Abort ends them one by one.
+  absl::Mutex wait_mutex_;
+  std::vector<c10::intrusive_ptr<c10d::Work>> waiting_ ABSL_GUARDED_BY(wait_mutex_);
 };
 
 }  // namespace leafpack::gloo_internal
