@@ -11,9 +11,17 @@
 #include <ATen/core/Tensor.h>
 
 #include "absl/status/status.h"
+#include "gtest/gtest.h"
 
 #include "distributed/core/group.h"
 #include "distributed/core/reduce_op.h"
+
+// Ends the test when a call that must succeed does not.
+#define LEAFPACK_ASSERT_OK(expression)                     \
+  do {                                            \
+    const absl::Status status_ = (expression);    \
+    ASSERT_TRUE(status_.ok()) << status_;         \
+  } while (false)
 
 namespace leafpack::testing {
 
