@@ -266,7 +266,13 @@ TEST(EngineCheckTest, ADifferenceFromATrustedCallEndsTheEpochOnAllRanks) {
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << rank << ": " << status;
     EXPECT_EQ(GetErrorDetails(status).kind, ErrorKind::kLayoutMismatch) << rank << ": " << status;
     values = {1};
-    const absl::Status next = SumData(group, values, {.digest = 5, .check = CheckMode::kFirst});
+    // A call that asks first ends the matter; one that trusts again could end another epoch.
+    absl::Status next = SumData(group, values, {.digest = 5});
+    if (!next.ok()) {
+      // The rank whose call ended before the epoch did may have to be told of that.
+      EXPECT_EQ(GetErrorDetails(next).kind, ErrorKind::kPeerRefused) << rank << ": " << next;
+      next = SumData(group, values, {.digest = 5});
+    }
     EXPECT_TRUE(next.ok()) << rank << ": " << next;
     EXPECT_EQ(values[0], 2);
   });

@@ -52,7 +52,9 @@ std::shared_ptr<EngineImpl> EngineImpl::Create(EngineConfig config) {
   const uint64_t generation = ForkGeneration();
   std::shared_ptr<EngineImpl> engine(new EngineImpl(std::move(config)),
                                      [generation](EngineImpl* e) {
-                                       if (generation == ForkGeneration()) delete e;
+                                       std::unique_ptr<EngineImpl> owned(e);
+                                       if (generation == ForkGeneration()) return;
+                                       KeepForever(std::shared_ptr<EngineImpl>(std::move(owned)));
                                      });
   RegisterEngine(engine);
   return engine;

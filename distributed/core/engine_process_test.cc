@@ -134,10 +134,16 @@ TEST_P(KilledRankTest, IsNamedToTheOthers) {
     const absl::Time start = absl::Now();
     status = data ? SumData(group, values, {.restore = moment == Moment::kRestore})
                   : SumFrame(group, values, {.digest = 2});
-    CHILD_CHECK(status.code() == absl::StatusCode::kUnavailable, Text(status));
-    CHILD_CHECK(GetErrorDetails(status).kind == ErrorKind::kPeerLost, Text(status));
-    CHILD_CHECK(NamesOnly(status, victim), Text(status));
-    CHILD_CHECK(GetErrorDetails(status).tree_unchanged == (moment != Moment::kData), Text(status));
+    if (moment == Moment::kWaiting && status.ok()) {
+      // Its part had come before its death was seen.
+      CHILD_CHECK(values[0] == kRanks, values[0]);
+    } else {
+      CHILD_CHECK(status.code() == absl::StatusCode::kUnavailable, Text(status));
+      CHILD_CHECK(GetErrorDetails(status).kind == ErrorKind::kPeerLost, Text(status));
+      CHILD_CHECK(NamesOnly(status, victim), Text(status));
+      CHILD_CHECK(GetErrorDetails(status).tree_unchanged == (moment != Moment::kData),
+                  Text(status));
+    }
     if (moment == Moment::kRestore) CHILD_CHECK(values[0] == 1, values[0]);
     // The deadline is a minute away: it was not what ended the call.
     CHILD_CHECK(absl::Now() - start < testing::kPatience / 2, "");
@@ -285,7 +291,7 @@ TEST_P(LastCallTest, IsNotLostByAnExitRightAfterIt) {
     TempDir dir;
     const auto codes = OnProcesses(kRanks, [&](int rank) {
       // Leaked: no destructor runs before the process ends.
-      auto* group = new Group(MakeFileGroup(dir.path() + "/store", rank, kRanks));
+      static Group* const group = new Group(MakeFileGroup(dir.path() + "/store", rank, kRanks));
       std::vector<float> values = {1};
       absl::Status status;
       if (last == Last::kFrame) {
@@ -310,13 +316,13 @@ TEST_P(LastCallTest, IsNotLostByAnExitRightAfterIt) {
 TEST(ExitTest, CallsInFlightAreDrainedByTheExitHook) {
   TempDir dir;
   const auto codes = OnProcesses(kRanks, [&](int rank) {
-    auto* group = new Group(MakeFileGroup(dir.path() + "/store", rank, kRanks));
+    static Group* const group = new Group(MakeFileGroup(dir.path() + "/store", rank, kRanks));
     std::vector<float> values = {1};
     absl::Status status = SumFrame(*group, values);
     CHILD_CHECK(status.ok(), Text(status));
     if (rank == 1) {
       // Posted, not awaited: exit() has to see it through.
-      auto* call = new absl::StatusOr<std::shared_ptr<Call>>(
+      static auto* const call = new absl::StatusOr<std::shared_ptr<Call>>(
           group->engine().Post(MakeFrame({1}, {.async = true})));
       CHILD_CHECK(call->ok(), "");
       exit(0);
@@ -334,7 +340,7 @@ TEST(ExitTest, AGroupWhoseOthersNeverComeDoesNotHoldTheExit) {
   TempDir dir;
   const pid_t pid = Fork([&] {
     const int rank = 1;
-    auto* group = new Group(MakeFileGroup(dir.path() + "/store", rank, kRanks));
+    static Group* const group = new Group(MakeFileGroup(dir.path() + "/store", rank, kRanks));
     std::vector<float> values = {1};
     const absl::Status status = SumFrame(*group, values, {.timeout = absl::Milliseconds(50)});
     CHILD_CHECK(status.code() == absl::StatusCode::kDeadlineExceeded, Text(status));
@@ -401,6 +407,9 @@ TEST(ForkTest, AChildDoesNotHideTheDeathOfItsParent) {
 }
 
 TEST(ForkTest, AChildMayMakeGroupsOfItsOwn) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "the thread sanitizer ends a child that starts threads after a fork with threads";
+#endif
   TempDir dir;
   const auto codes = OnProcesses(2, [&](int rank) {
     Group group = MakeFileGroup(dir.path() + "/store", rank, 2);

@@ -27,11 +27,13 @@ namespace {
 constexpr absl::Duration kExitPatience = absl::Seconds(5);
 
 struct Registry {
-  explicit Registry(uint64_t g) : generation(g) {}
+  Registry(uint64_t g, Registry* p) : generation(g), parent(p) {}
   const uint64_t generation;
+  Registry* const parent;  // the one of the process that forked this one
   absl::Mutex mu;
   absl::CondVar changed;
   std::vector<std::weak_ptr<EngineImpl>> engines ABSL_GUARDED_BY(mu);
+  std::vector<std::shared_ptr<const void>> kept ABSL_GUARDED_BY(mu);
   int helpers ABSL_GUARDED_BY(mu) = 0;
 };
 
@@ -43,7 +45,7 @@ std::atomic<Registry*> current{nullptr};
 Registry& TheRegistry() {
   Registry* registry = current.load(std::memory_order_acquire);
   while (registry == nullptr || registry->generation != ForkGeneration()) {
-    auto* fresh = new Registry(ForkGeneration());
+    auto* fresh = new Registry(ForkGeneration(), registry);
     if (current.compare_exchange_strong(registry, fresh, std::memory_order_acq_rel)) return *fresh;
     delete fresh;
   }
@@ -62,8 +64,8 @@ void ShutDownAll() {
     }
   }
   for (const std::shared_ptr<EngineImpl>& engine : engines) engine->ShutdownAtExit(until);
-  // What was made for them may still be referred to by threads that exit() does not end.
-  new auto(std::move(engines));
+  // Threads that exit() does not end may still refer to them.
+  for (std::shared_ptr<EngineImpl>& engine : engines) KeepForever(std::move(engine));
   absl::MutexLock lock(&registry.mu);
   while (registry.helpers > 0) {
     if (registry.changed.WaitWithDeadline(&registry.mu, until)) break;
@@ -79,6 +81,12 @@ void RegisterEngine(const std::shared_ptr<EngineImpl>& engine) {
   absl::MutexLock lock(&registry.mu);
   std::erase_if(registry.engines, [](const std::weak_ptr<EngineImpl>& e) { return e.expired(); });
   registry.engines.push_back(engine);
+}
+
+void KeepForever(std::shared_ptr<const void> what) {
+  Registry& registry = TheRegistry();
+  absl::MutexLock lock(&registry.mu);
+  registry.kept.push_back(std::move(what));
 }
 
 bool ProcessIsExiting() { return exiting; }

@@ -18,6 +18,10 @@ void RegisterEngine(const std::shared_ptr<EngineImpl>& engine);
 // True from the exit hook on. What backends made is leaked then, not destroyed.
 bool ProcessIsExiting();
 
+// Never frees `what`: for what must not be destroyed at exit, or belongs to the parent of a fork.
+// Leak checkers see it as still in use.
+void KeepForever(std::shared_ptr<const void> what);
+
 // Runs `task` in a thread of its own, for what may block (opening a data context). The exit hook
 // waits for these threads as long as it waits for anything. Unavailable when the system refuses a
 // thread; the task is not run then.

@@ -125,8 +125,8 @@ absl::Status EngineImpl::Shutdown(absl::Duration timeout) {
   }
   if (ProcessIsExiting()) {
     // Backends may need what static destructors took away.
-    new auto(std::move(epochs));
-    new auto(std::move(dead));
+    KeepForever(std::make_shared<decltype(epochs)>(std::move(epochs)));
+    KeepForever(std::make_shared<decltype(dead)>(std::move(dead)));
   }
   return remembered;
 }
@@ -135,11 +135,8 @@ void EngineImpl::ShutdownAtExit(absl::Time until) {
   Close(until);
   worker_.Stop(until);
   absl::MutexLock lock(&mu_);
-  if (epochs_.empty() && dead_.empty()) return;
-  new auto(std::move(epochs_));
-  new auto(std::move(dead_));
-  epochs_.clear();
-  dead_.clear();
+  KeepForever(std::make_shared<decltype(epochs_)>(std::exchange(epochs_, {})));
+  KeepForever(std::make_shared<decltype(dead_)>(std::exchange(dead_, {})));
 }
 
 }  // namespace leafpack

@@ -226,6 +226,41 @@ TEST(EngineTest, ManyAsyncFramesInFlight) {
   });
 }
 
+TEST(EngineTest, AFullWindowWaitsForRoomUntilTheDeadline) {
+  // 64 posts without a decision are on their way, 64 more wait for them; the next one has to wait.
+  constexpr int kWindow = 128;
+  std::vector<Group> groups = MakeGroups(2);
+  OnRanks(groups, [&](int, Group& group) {
+    std::vector<float> values = {1};
+    ASSERT_TRUE(SumFrame(group, values).ok());
+  });
+  std::vector<std::shared_ptr<Call>> calls;
+  for (int i = 0; i < kWindow; ++i) {
+    auto call = groups[1].engine().Post(MakeFrame({1}, {.async = true}));
+    ASSERT_TRUE(call.ok()) << call.status();
+    calls.push_back(*std::move(call));
+  }
+  const auto full =
+      groups[1].engine().Post(MakeFrame({1}, {.timeout = absl::Milliseconds(100), .async = true}));
+  EXPECT_EQ(full.status().code(), absl::StatusCode::kDeadlineExceeded) << full.status();
+  OnRanks(groups, [&](int rank, Group& group) {
+    std::vector<float> values = {1};
+    for (int i = 0; i < kWindow && rank == 0; ++i) {
+      values = {1};
+      const absl::Status status = SumFrame(group, values);
+      ASSERT_TRUE(status.ok()) << status;
+    }
+    if (rank == 0) {
+      // The post that found no room has a number like every other.
+      const absl::Status status = SumFrame(group, values);
+      EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    }
+    const absl::Status next = SumFrame(group, values);
+    EXPECT_TRUE(next.ok()) << next;
+  });
+  for (const std::shared_ptr<Call>& call : calls) EXPECT_TRUE(call->AwaitDecision().ok());
+}
+
 TEST(EngineTest, ManyAsyncDataCallsGoThroughTheWorkerInOrder) {
   constexpr int kCalls = 40;
   std::vector<Group> groups = MakeGroups(2);

@@ -18,6 +18,7 @@
 #include "absl/types/span.h"
 
 #include "distributed/core/channel/fork.h"
+#include "distributed/core/engine_registry.h"
 #include "distributed/core/engine_worker.h"
 #include "distributed/core/error.h"
 
@@ -160,7 +161,8 @@ class SoloEngine : public Engine {
 std::shared_ptr<Engine> NewSoloEngine(EngineConfig config) {
   const uint64_t generation = ForkGeneration();
   return std::shared_ptr<Engine>(new SoloEngine(std::move(config)), [generation](Engine* e) {
-    if (generation == ForkGeneration()) delete e;
+    std::unique_ptr<Engine> owned(e);
+    if (generation != ForkGeneration()) KeepForever(std::shared_ptr<Engine>(std::move(owned)));
   });
 }
 

@@ -150,11 +150,12 @@ TempDir::~TempDir() {
   std::filesystem::remove_all(path_, ignored);
 }
 
-Group MakeFileGroup(const std::string& file, int rank, int size, absl::Duration timeout) {
+Group MakeFileGroup(const std::string& file, int rank, int size, absl::Duration timeout,
+                    const std::string& backend) {
   RegisterFakeBackend();
   absl::StatusOr<Group> group =
       Group::Create(c10::make_intrusive<c10d::FileStore>(file, size), "group", GroupRank(rank), size,
-                    {}, {.backend = "fake", .timeout = timeout, .interface_name = ""});
+                    {}, {.backend = backend, .timeout = timeout, .interface_name = ""});
   CHECK_OK(group.status());
   return *std::move(group);
 }

@@ -77,7 +77,7 @@ class TempDir {
 
 // A group of this process over a file that the other processes use too.
 Group MakeFileGroup(const std::string& file, int rank, int size,
-                    absl::Duration timeout = kPatience);
+                    absl::Duration timeout = kPatience, const std::string& backend = "fake");
 
 // The same over a TCP store, which rank 0 serves; `port` is shared memory, 0 at first.
 Group MakeTcpGroup(std::atomic<int>& port, int rank, int size, absl::Duration timeout = kPatience);

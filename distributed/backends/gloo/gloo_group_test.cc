@@ -1,0 +1,153 @@
+// Groups of processes on the real data path: ends right after the last call, deaths and interrupts in
+// the middle of data. This process has no threads, so that it may fork.
+#include <signal.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "gtest/gtest.h"
+
+#include "distributed/core/engine.h"
+#include "distributed/core/error.h"
+#include "distributed/core/group.h"
+#include "distributed/core/testing/ranks.h"
+
+// A check in a child: says what failed and ends the child's body with code 1.
+#define CHILD_CHECK(condition, what)                                              \
+  do {                                                                            \
+    if (!(condition)) {                                                           \
+      std::fprintf(stderr, "rank %d, line %d: %s: %s\n", rank, __LINE__, #condition, \
+                   absl::StrCat(what).c_str());                                   \
+      return 1;                                                                   \
+    }                                                                             \
+  } while (false)
+
+namespace leafpack {
+namespace {
+
+using testing::CallArgs;
+using testing::Eventually;
+using testing::MakeSpec;
+using testing::Shared;
+using testing::SumData;
+using testing::TempDir;
+
+constexpr int kRanks = 3;
+constexpr size_t kElements = size_t{1} << 20;  // 4 MiB
+
+Group MakeGroup(const TempDir& dir, int rank) {
+  return testing::MakeFileGroup(dir.path() + "/store", rank, kRanks, testing::kPatience, "gloo");
+}
+
+std::vector<float> Ones() { return std::vector<float>(kElements, 1); }
+
+enum class End { kUnderscoreExit, kDestructor };
+
+class GlooEndTest : public ::testing::TestWithParam<End> {};
+INSTANTIATE_TEST_SUITE_P(Ends, GlooEndTest,
+                         ::testing::Values(End::kUnderscoreExit, End::kDestructor));
+
+TEST_P(GlooEndTest, RightAfterTheLastCallLosesNothing) {
+  for (int round = 0; round < 8; ++round) {
+    TempDir dir;
+    const std::vector<int> codes = testing::OnProcesses(kRanks, [&](int rank) {
+      auto* group = new Group(MakeGroup(dir, rank));
+      std::vector<float> values = Ones();
+      const absl::Status status = SumData(*group, values, {.restore = round % 2 == 1});
+      CHILD_CHECK(status.ok(), status.ToString());
+      CHILD_CHECK(values == std::vector<float>(kElements, kRanks), "values");
+      if (GetParam() == End::kDestructor) delete group;
+      return 0;
+    });
+    EXPECT_EQ(codes, std::vector<int>(kRanks, 0)) << "round " << round;
+  }
+}
+
+TEST(GlooGroupTest, ARankThatIsKilledInDataIsNamedSoon) {
+  for (int victim = 0; victim < kRanks; ++victim) {
+    TempDir dir;
+    struct Flags {
+      std::atomic<int> through;
+    };
+    auto& flags = Shared<Flags>();
+    const std::vector<int> codes = testing::OnProcesses(kRanks, [&](int rank) {
+      Group group = MakeGroup(dir, rank);
+      std::vector<float> values = Ones();
+      absl::Status status = SumData(group, values);
+      CHILD_CHECK(status.ok(), status.ToString());
+      if (rank == victim) {
+        auto call = group.engine().Post(MakeSpec({}));
+        CHILD_CHECK(call.ok() && (*call)->AwaitDecision().ok() && (*call)->EnterData().ok(), "");
+        usleep(50'000);
+        kill(getpid(), SIGKILL);
+      }
+      const absl::Time start = absl::Now();
+      status = SumData(group, values);
+      CHILD_CHECK(status.code() == absl::StatusCode::kUnavailable, status.ToString());
+      CHILD_CHECK(GetErrorDetails(status).ranks == std::vector<GlobalRank>{GlobalRank(victim)},
+                  status.ToString());
+      CHILD_CHECK(absl::Now() - start < testing::kPatience / 2, "");
+      ++flags.through;
+      CHILD_CHECK(Eventually([&] { return flags.through == kRanks - 1; }), "");
+      return 0;
+    });
+    for (int r = 0; r < kRanks; ++r) {
+      EXPECT_EQ(codes[static_cast<size_t>(r)], r == victim ? 128 + SIGKILL : 0) << "rank " << r;
+    }
+  }
+}
+
+TEST(GlooGroupTest, InterruptedDataPhasesLeaveNothingBehind) {
+  constexpr int kRounds = 40;
+  constexpr int kSettled = 6;  // dead contexts and threads that come and go
+  TempDir dir;
+  const std::vector<int> codes = testing::OnProcesses(kRanks, [&](int rank) {
+    Group group = MakeGroup(dir, rank);
+    int threads = 0, descriptors = 0;
+    for (int round = 0; round < kRounds; ++round) {
+      std::vector<float> values = Ones();
+      absl::Status status;
+      if (rank == 1) {
+        // Comes into the data phase and never sends.
+        auto call = group.engine().Post(MakeSpec({}));
+        CHILD_CHECK(call.ok(), call.status().ToString());
+        CHILD_CHECK((*call)->AwaitDecision().ok(), "");
+        CHILD_CHECK((*call)->EnterData().ok(), "");
+        usleep(20'000);
+        status = (*call)->FinishData(absl::CancelledError("interrupted"), {});
+      } else {
+        status = SumData(group, values);
+      }
+      CHILD_CHECK(status.code() == absl::StatusCode::kCancelled, status.ToString());
+      values = Ones();
+      status = SumData(group, values);
+      CHILD_CHECK(status.ok(), status.ToString());
+      CHILD_CHECK(values[kElements - 1] == kRanks, values[kElements - 1]);
+      if (round == kSettled) {
+        threads = testing::CountThreads();
+        descriptors = testing::CountDescriptors();
+      }
+    }
+    // Contexts are freed when the next one opens: up to four stay, each with its threads and sockets.
+    CHILD_CHECK(Eventually([&] { return testing::CountThreads() <= threads + 2; }),
+                absl::StrCat(testing::CountThreads(), " threads, ", threads, " before"));
+    CHILD_CHECK(testing::CountDescriptors() <= descriptors + 4,
+                absl::StrCat(testing::CountDescriptors(), " descriptors, ", descriptors, " before"));
+    return 0;
+  });
+  EXPECT_EQ(codes, std::vector<int>(kRanks, 0));
+}
+
+}  // namespace
+}  // namespace leafpack
