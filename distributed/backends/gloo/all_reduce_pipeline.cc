@@ -12,14 +12,22 @@
 namespace leafpack::gloo_internal {
 namespace {
 
-// Bytes of one stage over all ranks' parts, and stages under way: what is received and not yet
-// reduced stays below their product. Gloo's I/O thread burns its time slice while another thread holds
-// a connection's lock, so few large messages beat many small ones: with stages of 2 MiB large buffers
-// took half as long again.
-constexpr int64_t kStageBytes = 8 << 20;
-constexpr size_t kActiveStages = 3;
-// Stages that were started and not yet reduced: one travels while another is reduced.
-constexpr size_t kStartedStages = 2;
+// How stages overlap. Measured by real-time priority on two cores, where the rest of the machine does
+// not disturb: Gloo's I/O thread spins while another thread holds a connection's lock, so what is best
+// is what keeps this thread from writing to a connection on which data arrives.
+struct Schedule {
+  int64_t stage_bytes;  // over all ranks' parts
+  size_t active;        // stages under way: what is received and not reduced stays below both's product
+  size_t started;       // of these, stages that are not reduced yet
+  // Receives are posted before sends: then this thread writes to the sockets, else Gloo's thread does,
+  // as soon as the receiver asks.
+  bool receive_first;
+};
+
+Schedule ScheduleFor(int ranks) {
+  if (ranks <= 2) return {8 << 20, 3, 2, true};
+  return {std::max<int64_t>(1 << 20, int64_t{ranks} << 18), 2, 1, false};
+}
 
 }  // namespace
 
@@ -108,7 +116,7 @@ void AllReducePipeline::Split(const std::shared_ptr<Operation>& operation) {
     int64_t count = 1;
     for (int64_t size : view.sizes) count *= size;
     const int64_t element_bytes = static_cast<int64_t>(c10::elementSize(view.dtype));
-    const int64_t per_stage = std::max<int64_t>(kStageBytes / element_bytes, size_);
+    const int64_t per_stage = std::max<int64_t>(ScheduleFor(size_).stage_bytes / element_bytes, size_);
     for (int64_t begin = 0; begin < count; begin += per_stage) {
       auto stage = std::make_unique<Stage>();
       stage->operation = operation;
@@ -129,8 +137,8 @@ void AllReducePipeline::Finish(Operation& operation, const absl::Status& status)
   --pending_;
 }
 
-// Posts every receive, then sends the parts of the others. A result may be received into the place
-// of a part that is still being sent: its owner answers only after it has the whole part.
+// A result may be received into the place of a part that is still being sent: its owner answers only
+// after it has the whole part.
 absl::Status AllReducePipeline::Start(Stage& stage) {
   stage.tag = next_tag_;
   next_tag_ = (next_tag_ + 2) % GlooLink::kTagLimit;
@@ -142,27 +150,42 @@ absl::Status AllReducePipeline::Start(Stage& stage) {
   if (stage.scratch.size() < static_cast<size_t>(own_bytes * (size_ - 1))) {
     stage.scratch.resize(own_bytes * (size_ - 1));
   }
-  for (int step = 1; step < size_; ++step) {
-    const int peer = (rank_ + size_ - step) % size_;
-    if (own_bytes > 0) {
-      char* target = stage.scratch.data() + own_bytes * (peer < rank_ ? peer : peer - 1);
-      absl::Status status = link_->Receive(peer, stage.tag, target, own_bytes,
-                                           &stage.parts_in.emplace_back());
-      if (!status.ok()) return status;
-    }
-    if (const int64_t bytes = stage.PartBytes(peer, size_); bytes > 0) {
-      absl::Status status = link_->Receive(peer, stage.tag + 1, stage.Part(peer, size_), bytes,
-                                           &stage.results_in.emplace_back());
-      if (!status.ok()) return status;
-    }
+  const bool receive_first = ScheduleFor(size_).receive_first;
+  if (!receive_first) {
+    if (absl::Status status = SendParts(stage); !status.ok()) return status;
   }
+  for (int step = 1; step < size_ && own_bytes > 0; ++step) {
+    const int peer = (rank_ + size_ - step) % size_;
+    char* target = stage.scratch.data() + own_bytes * (peer < rank_ ? peer : peer - 1);
+    absl::Status status =
+        link_->Receive(peer, stage.tag, target, own_bytes, &stage.parts_in.emplace_back());
+    if (!status.ok()) return status;
+  }
+  if (!receive_first) return absl::OkStatus();
+  if (absl::Status status = ReceiveResults(stage); !status.ok()) return status;
+  return SendParts(stage);
+}
+
+absl::Status AllReducePipeline::SendParts(Stage& stage) {
   for (int step = 1; step < size_; ++step) {
     const int peer = (rank_ + step) % size_;
-    if (const int64_t bytes = stage.PartBytes(peer, size_); bytes > 0) {
-      absl::Status status = link_->Send(peer, stage.tag, stage.Part(peer, size_), bytes,
-                                        &stage.parts_out.emplace_back());
-      if (!status.ok()) return status;
-    }
+    const int64_t bytes = stage.PartBytes(peer, size_);
+    if (bytes == 0) continue;
+    absl::Status status = link_->Send(peer, stage.tag, stage.Part(peer, size_), bytes,
+                                      &stage.parts_out.emplace_back());
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AllReducePipeline::ReceiveResults(Stage& stage) {
+  for (int step = 1; step < size_; ++step) {
+    const int peer = (rank_ + size_ - step) % size_;
+    const int64_t bytes = stage.PartBytes(peer, size_);
+    if (bytes == 0) continue;
+    absl::Status status = link_->Receive(peer, stage.tag + 1, stage.Part(peer, size_), bytes,
+                                         &stage.results_in.emplace_back());
+    if (!status.ok()) return status;
   }
   return absl::OkStatus();
 }
@@ -170,7 +193,8 @@ absl::Status AllReducePipeline::Start(Stage& stage) {
 absl::Status AllReducePipeline::Reduce(Stage& stage) {
   stage.reduced = true;
   const int64_t own_bytes = stage.PartBytes(rank_, size_);
-  if (own_bytes == 0) return absl::OkStatus();
+  const bool receive_first = ScheduleFor(size_).receive_first;
+  if (own_bytes == 0) return receive_first ? absl::OkStatus() : ReceiveResults(stage);
   for (Message& message : stage.parts_in) {
     if (absl::Status status = link_->Wait(message); !status.ok()) return status;
   }
@@ -188,7 +212,7 @@ absl::Status AllReducePipeline::Reduce(Stage& stage) {
                          &stage.results_out.emplace_back());
     if (!status.ok()) return status;
   }
-  return absl::OkStatus();
+  return receive_first ? absl::OkStatus() : ReceiveResults(stage);
 }
 
 absl::Status AllReducePipeline::Complete(Stage& stage) {
@@ -220,9 +244,11 @@ void AllReducePipeline::Run() {
     for (const std::shared_ptr<Operation>& operation : submitted) Split(operation);
 
     // Start stages while there is room, reduce the oldest that is not, complete the oldest.
+    const Schedule schedule = ScheduleFor(size_);
     size_t unreduced = 0;
     for (const auto& stage : active_) unreduced += stage->reduced ? 0 : 1;
-    if (status.ok() && !waiting_.empty() && active_.size() < kActiveStages && unreduced < kStartedStages) {
+    if (status.ok() && !waiting_.empty() && active_.size() < schedule.active &&
+        unreduced < schedule.started) {
       active_.push_back(std::move(waiting_.front()));
       waiting_.pop_front();
       status = Start(*active_.back());

@@ -69,6 +69,8 @@ class AllReducePipeline {
 
   void Run();
   absl::Status Start(Stage& stage);
+  absl::Status SendParts(Stage& stage);
+  absl::Status ReceiveResults(Stage& stage);
   absl::Status Reduce(Stage& stage);
   absl::Status Complete(Stage& stage);
   void Finish(Operation& operation, const absl::Status& status);
