@@ -1,7 +1,8 @@
 """All-reduce of one tree by leafpack and its peers, interleaved in one run.
 
-    bazel run //benchmarks:peers -- --ranks 2 --rounds 11 mobilenet-v2 resnet50
-    python benchmarks/peers.py --ranks 2 benchmarks/workloads/mobilenet-v2.json   # an installed wheel
+    python benchmarks/peers.py --ranks 2 --rounds 11 mobilenet-v2 resnet50
+
+Needs torch, tensordict and leafpack's wheel in the environment.
 
 Peers: tensordict's all_reduce (per leaf, async, with caps), c10d's coalesced call, and one flat
 all_reduce of the same bytes, which is what the transport allows. "local add_" is every rank adding one
