@@ -14,7 +14,8 @@ namespace leafpack::python {
 absl::Duration TimeoutFromPython(py::handle timeout, const char* what) {
   if (timeout.is_none()) return absl::InfiniteDuration();
   double seconds = 0;
-  if (PyFloat_Check(timeout.ptr()) || (PyLong_Check(timeout.ptr()) && !PyBool_Check(timeout.ptr()))) {
+  const bool is_int = PyLong_Check(timeout.ptr()) && !PyBool_Check(timeout.ptr());
+  if (PyFloat_Check(timeout.ptr()) || is_int) {
     seconds = PyFloat_AsDouble(timeout.ptr());
   } else if (py::hasattr(timeout, "total_seconds")) {
     py::object total = timeout.attr("total_seconds")();

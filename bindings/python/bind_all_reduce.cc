@@ -67,8 +67,9 @@ Bucketing BucketingFromPython(py::handle bucket_bytes) {
     int overflow = 0;
     const long long bytes = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
     if (bytes <= 0 || overflow != 0) {
-      throw py::value_error(absl::StrCat("bucket_bytes must be more than zero and fit in 64 bits, not ",
-                                         py::repr(number).cast<std::string>()));
+      throw py::value_error(
+          absl::StrCat("bucket_bytes must be more than zero and fit in 64 bits, not ",
+                       py::repr(number).cast<std::string>()));
     }
     return Bucketing::MaxBytes(bytes);
   }
@@ -116,7 +117,7 @@ void ParseArguments(const Arguments& arguments, AllReduceOptions* options, LeafC
       choice->kind = LeafChoice::Kind::kTensors;
     }
   } else if (PyCallable_Check(arguments.leaves.ptr())) {
-    // The choice is made here, with the GIL; the filter only tells the other ranks that there is one.
+    // The choice is made here, with the GIL; the filter only tells the other ranks of one.
     options->leaves = LeafFilter::Where([](const NestedKey&, const at::Tensor&) { return true; });
     choice->kind = LeafChoice::Kind::kPredicate;
     choice->predicate = arguments.leaves.ptr();

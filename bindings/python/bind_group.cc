@@ -85,8 +85,8 @@ void BindGroup(py::module_& module) {
             RaiseIfError(status);
           },
           py::arg("timeout") = py::none(),
-          "Lets calls in flight end, for at most `timeout` (5 s by default), gives the rest up, and\n"
-          "leaves. Further calls raise RuntimeError.")
+          "Lets calls in flight end, for at most `timeout` (5 s by default), gives the rest up,\n"
+          "and leaves. Further calls raise RuntimeError.")
       .def("__repr__", [](const GroupObject& self) {
         const Group& group = self.get();
         return absl::StrCat("leafpack.Group(rank=", group.rank().value(), ", size=", group.size(),

@@ -174,8 +174,8 @@ Layout LayoutOf(const TensorDict& self) { return ValueOrRaise(Layout::Of(Flatten
 void BindTensorDict(py::module_& module) {
   py::class_<TensorDict>(
       module, "TensorDict",
-      "A tree whose leaves are tensors and whose nodes share a batch size. As a mapping it goes from\n"
-      "the paths of the leaves (tuples of names and positions, in canonical order) to the leaves.")
+      "A tree whose leaves are tensors and whose nodes share a batch size. As a mapping it goes\n"
+      "from the paths of the leaves (tuples of names and positions, in canonical order) to them.")
       .def(py::init([](const py::object& source, const py::object& batch_size) {
              TensorDict tree(SizesFromPython(batch_size));
              if (!source.is_none()) Fill(tree, source, 0);
