@@ -23,8 +23,8 @@ void BindTensorDict(py::module_& module);
 void BindGroup(py::module_& module);
 void BindAllReduce(py::module_& module);
 
-// A Group that Python holds. Dropping the last handle of a group may wait for calls in flight, so it
-// goes without the GIL.
+// A Group that Python holds. Dropping the last handle of a group may wait for calls in flight, so
+// it goes without the GIL.
 class GroupObject {
  public:
   explicit GroupObject(Group group) : group_(std::move(group)) {}
@@ -41,8 +41,8 @@ class GroupObject {
   std::optional<Group> group_;
 };
 
-// Seconds (int, float) or a datetime.timedelta, more than zero; None is InfiniteDuration. Throws a Python
-// TypeError or ValueError that names `what`.
+// Seconds (int, float) or a datetime.timedelta, more than zero; None is InfiniteDuration. Throws a
+// Python TypeError or ValueError that names `what`.
 absl::Duration TimeoutFromPython(py::handle timeout, const char* what = "timeout");
 
 // A group around a torch.distributed ProcessGroup, whose members have these ranks in the job.

@@ -24,8 +24,8 @@ namespace leafpack::python {
 namespace {
 
 [[noreturn]] void TypeErrorFor(const char* argument, const char* expected, py::handle got) {
-  throw py::type_error(absl::StrCat(argument, " must be ", expected, ", not ",
-                                    py::repr(got).cast<std::string>()));
+  throw py::type_error(
+      absl::StrCat(argument, " must be ", expected, ", not ", py::repr(got).cast<std::string>()));
 }
 
 struct PremulSumOp {
@@ -109,8 +109,7 @@ void ParseArguments(const Arguments& arguments, AllReduceOptions* options, LeafC
           ? OnFailure::kReport
           : OnFailure::kRestore;
   constexpr CheckMode kModes[] = {CheckMode::kAlways, CheckMode::kFirst, CheckMode::kOff};
-  options->check =
-      kModes[ChoiceFromPython(arguments.check, "check", {"always", "first", "off"})];
+  options->check = kModes[ChoiceFromPython(arguments.check, "check", {"always", "first", "off"})];
   if (PyUnicode_Check(arguments.leaves.ptr())) {
     if (ChoiceFromPython(arguments.leaves, "leaves", {"all", "floating"}) == 1) {
       options->leaves = LeafFilter::Floating();
@@ -136,8 +135,7 @@ void Refuse(const Group& group, const absl::Status& reason) {
 // The handle of a call, with the tree that it works on.
 class WorkObject {
  public:
-  WorkObject(TreeWork work, py::object tree)
-      : work_(std::move(work)), tree_(std::move(tree)) {}
+  WorkObject(TreeWork work, py::object tree) : work_(std::move(work)), tree_(std::move(tree)) {}
   ~WorkObject() {
     py::gil_scoped_release release;
     work_.reset();
@@ -321,25 +319,23 @@ void BindAllReduce(py::module_& module) {
              }
              return py::iter(works);
            })
-      .def("__getitem__",
-           [](const std::shared_ptr<WorkObject>& self, py::ssize_t index) {
-             const auto size = static_cast<py::ssize_t>(WorkCount(*self));
-             if (index < 0) index += size;
-             if (index < 0 || index >= size) throw py::index_error("no such message");
-             return std::make_shared<BucketObject>(self, static_cast<size_t>(index));
-           });
-
-  module.def(
-      "all_reduce",
-      [](const GroupObject& group, py::object tree, py::object op, bool async_op,
-         py::object bucket_bytes, py::object timeout, py::object leaves, py::object name,
-         py::object on_failure, py::object check, py::object stats) {
-        return AllReducePython(group, tree,
-                               {std::move(op), std::move(bucket_bytes), std::move(timeout),
-                                std::move(leaves), std::move(name), std::move(on_failure),
-                                std::move(check)},
-                               async_op, std::move(stats));
+      .def("__getitem__", [](const std::shared_ptr<WorkObject>& self, py::ssize_t index) {
+        const auto size = static_cast<py::ssize_t>(WorkCount(*self));
+        if (index < 0) index += size;
+        if (index < 0 || index >= size) throw py::index_error("no such message");
+        return std::make_shared<BucketObject>(self, static_cast<size_t>(index));
       });
+
+  module.def("all_reduce",
+             [](const GroupObject& group, py::object tree, py::object op, bool async_op,
+                py::object bucket_bytes, py::object timeout, py::object leaves, py::object name,
+                py::object on_failure, py::object check, py::object stats) {
+               return AllReducePython(
+                   group, tree,
+                   {std::move(op), std::move(bucket_bytes), std::move(timeout), std::move(leaves),
+                    std::move(name), std::move(on_failure), std::move(check)},
+                   async_op, std::move(stats));
+             });
 
   module.def(
       "read_tree",
@@ -352,17 +348,16 @@ void BindAllReduce(py::module_& module) {
         const FlatTree flat = ValueOrRaise(ReadTree(tree.ptr(), choice));
         py::list result;
         for (size_t i = 0; i < flat.size(); ++i) {
-          result.append(py::make_tuple(
-              py::reinterpret_steal<py::object>(PathToPython((*flat.paths)[i])),
-              py::reinterpret_steal<py::object>(TensorToPython(flat.leaves[i]))));
+          result.append(
+              py::make_tuple(py::reinterpret_steal<py::object>(PathToPython((*flat.paths)[i])),
+                             py::reinterpret_steal<py::object>(TensorToPython(flat.leaves[i]))));
         }
         return result;
       },
       py::arg("tree"), py::arg("leaves") = py::none(),
       "The paths and leaves of a tree in canonical order, as a collective reads them.");
   module.def(
-      "walk_tree",
-      [](py::object tree) { return ValueOrRaise(ReadTree(tree.ptr())).size(); },
+      "walk_tree", [](py::object tree) { return ValueOrRaise(ReadTree(tree.ptr())).size(); },
       "Reads a tree as a collective does and returns the number of its leaves.");
 }
 

@@ -106,13 +106,12 @@ void BindGroup(py::module_& module) {
       "group_from_file",
       [](const py::object& path, int rank, int size, const std::string& backend,
          const py::object& timeout, const std::string& interface) {
-        const std::string file =
-            py::module_::import("os").attr("fspath")(path).cast<std::string>();
+        const std::string file = py::module_::import("os").attr("fspath")(path).cast<std::string>();
         const GroupOptions options = OptionsFromPython(backend, timeout, interface);
         return MakeGroup([&] { return GroupFromFile(file, rank, size, options); });
       },
-      py::arg("path"), py::arg("rank"), py::arg("size"), py::kw_only(),
-      py::arg("backend") = "gloo", py::arg("timeout") = py::none(), py::arg("interface") = "",
+      py::arg("path"), py::arg("rank"), py::arg("size"), py::kw_only(), py::arg("backend") = "gloo",
+      py::arg("timeout") = py::none(), py::arg("interface") = "",
       "A group of `size` ranks that meet in a file that all of them see.");
   module.def("group_around", [](const py::object& process_group, const py::list& ranks) {
     std::vector<GlobalRank> global_ranks;

@@ -138,8 +138,7 @@ PyObject* ItemOf(const NestedKey& path, const at::Tensor& leaf) {
 py::dict ToDict(const TensorDict& self) {
   py::dict result;
   for (const TensorDict::Child& child : self.Children()) {
-    py::tuple path =
-        py::reinterpret_steal<py::tuple>(PathToPython(NestedKey(child.key)));
+    py::tuple path = py::reinterpret_steal<py::tuple>(PathToPython(NestedKey(child.key)));
     result[py::object(path[0])] =
         child.is_leaf() ? py::reinterpret_steal<py::object>(TensorToPython(child.leaf()))
                         : py::object(ToDict(child.dict()));
@@ -150,9 +149,9 @@ py::dict ToDict(const TensorDict& self) {
 std::string Repr(const TensorDict& self) {
   constexpr size_t kShown = 30;
   const FlatTree flat = Flatten(self);
-  std::string text = absl::StrCat("leafpack.TensorDict(batch_size=[",
-                                  absl::StrJoin(self.batch_size(), ", "), "], ", flat.size(),
-                                  flat.size() == 1 ? " leaf" : " leaves");
+  std::string text =
+      absl::StrCat("leafpack.TensorDict(batch_size=[", absl::StrJoin(self.batch_size(), ", "),
+                   "], ", flat.size(), flat.size() == 1 ? " leaf" : " leaves");
   for (size_t i = 0; i < flat.size() && i < kShown; ++i) {
     const at::Tensor& leaf = flat.leaves[i];
     absl::StrAppend(&text, i == 0 ? ":" : ",", "\n  ", (*flat.paths)[i].ToString(), ": ");
@@ -228,10 +227,8 @@ void BindTensorDict(py::module_& module) {
              RaiseIfError(self.Erase(KeyFromPython(key)));
            })
       .def("clear", &TensorDict::Clear)
-      .def("__contains__",
-           [](const TensorDict& self, const py::object& key) {
-             return self.Contains(KeyFromPython(key));
-           })
+      .def("__contains__", [](const TensorDict& self,
+                              const py::object& key) { return self.Contains(KeyFromPython(key)); })
       .def("keys", [](const TensorDict& self) { return Leaves(self, PathOf); })
       .def("values", [](const TensorDict& self) { return Leaves(self, LeafOf); })
       .def("items", [](const TensorDict& self) { return Leaves(self, ItemOf); })

@@ -23,12 +23,11 @@ void Raise(const absl::Status& status) {
   for (GlobalRank rank : details.ranks) ranks.append(rank.value());
   py::list paths_done;
   for (const std::string& path : details.paths_done) paths_done.append(Text(path));
-  py::object exception = py::module_::import("leafpack._errors")
-                             .attr("from_status")(
-                                 static_cast<int>(details.kind), static_cast<int>(status.code()),
-                                 Text(std::string(status.message())), Text(details.path),
-                                 ranks, paths_done, details.tree_unchanged,
-                                 details.outcome_unknown);
+  py::object exception =
+      py::module_::import("leafpack._errors")
+          .attr("from_status")(static_cast<int>(details.kind), static_cast<int>(status.code()),
+                               Text(std::string(status.message())), Text(details.path), ranks,
+                               paths_done, details.tree_unchanged, details.outcome_unknown);
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.ptr())), exception.ptr());
   throw py::error_already_set();
 }

@@ -13,8 +13,8 @@ namespace leafpack::python {
 
 namespace py = pybind11;
 
-// Throws the exception of leafpack._errors that stands for `status`, with the details as attributes.
-// Needs the GIL; `status` must not be OK.
+// Throws the exception of leafpack._errors that stands for `status`, with the details as
+// attributes. Needs the GIL; `status` must not be OK.
 [[noreturn]] void Raise(const absl::Status& status);
 
 inline void RaiseIfError(const absl::Status& status) {

@@ -10,9 +10,10 @@ namespace leafpack::python {
 
 namespace py = pybind11;
 
-// Runs the signal handlers of Python when a wait asks whether it is to be interrupted (only Python's
-// main thread has any to run). An exception that a handler raises ends the wait; it is kept here and
-// raised once the wait is over. Must outlive the wait; made and destroyed with the GIL held.
+// Runs the signal handlers of Python when a wait asks whether it is to be interrupted (only
+// Python's main thread has any to run). An exception that a handler raises ends the wait; it is
+// kept here and raised once the wait is over. Must outlive the wait; made and destroyed with the
+// GIL held.
 class SignalCheck {
  public:
   SignalCheck() = default;

@@ -26,10 +26,10 @@ namespace {
 // One child of a node, in the order in which the walk meets it.
 struct Entry {
   enum class What : uint8_t { kLeaf, kUndefined, kNode, kPassedOver };
-  py::object key;              // of a dict; null for a place in a sequence
+  py::object key;  // of a dict; null for a place in a sequence
   What what = What::kLeaf;
-  uint32_t node = 0;           // kNode: index of the node
-  uint32_t slot = 0;           // leaves: index in canonical order
+  uint32_t node = 0;  // kNode: index of the node
+  uint32_t slot = 0;  // leaves: index in canonical order
 };
 
 struct Node {
@@ -50,8 +50,8 @@ struct Record {
   std::shared_ptr<const PathList> masked_paths;
 };
 
-// An attribute of an instance, past any __getattr__ of its class. Null, without an error, if there is
-// none.
+// An attribute of an instance, past any __getattr__ of its class. Null, without an error, if there
+// is none.
 py::object InstanceAttribute(PyObject* object, PyObject* name) {
   PyObject* value = PyObject_GenericGetAttr(object, name);
   if (value == nullptr) PyErr_Clear();
@@ -66,8 +66,7 @@ bool ModuleDicts(PyObject* module, py::object* parameters, py::object* modules) 
   static PyObject* const modules_name = Interned("_modules");
   *parameters = InstanceAttribute(module, parameters_name);
   *modules = InstanceAttribute(module, modules_name);
-  return *parameters && *modules && PyDict_Check(parameters->ptr()) &&
-         PyDict_Check(modules->ptr());
+  return *parameters && *modules && PyDict_Check(parameters->ptr()) && PyDict_Check(modules->ptr());
 }
 
 bool IsPlainTensorType(PyTypeObject* type) { return THPVariable_CheckTypeExact(type); }
@@ -92,9 +91,7 @@ class Replay {
   Replay(const Record& record, std::vector<at::Tensor>* leaves)
       : record_(record), leaves_(*leaves) {}
 
-  bool Run(PyObject* tree) {
-    return Matches(record_.nodes[record_.nodes.size() - 1], tree);
-  }
+  bool Run(PyObject* tree) { return Matches(record_.nodes[record_.nodes.size() - 1], tree); }
 
  private:
   bool Matches(const Node& node, PyObject* object) {
@@ -108,8 +105,7 @@ class Replay {
         return Sequence(node, object);
       case TypeKind::kTensorDict: {
         py::object dict = InstanceAttribute(object, node.attribute);
-        return dict && PyDict_Check(dict.ptr()) &&
-               Dict(node, 0, node.entries.size(), dict.ptr());
+        return dict && PyDict_Check(dict.ptr()) && Dict(node, 0, node.entries.size(), dict.ptr());
       }
       case TypeKind::kLazyStack: {
         py::object list = InstanceAttribute(object, node.attribute);
@@ -223,7 +219,8 @@ class Recorder {
   bool cacheable() const { return cacheable_; }
   std::vector<std::pair<NestedKey, at::Tensor>>& leaves() { return leaves_; }
 
-  // Ends with the record, whose leaf number i (as the walk met them) has canonical place `place[i]`.
+  // Ends with the record, whose leaf number i (as the walk met them) has canonical place
+  // `place[i]`.
   std::unique_ptr<Record> Finish(const std::vector<uint32_t>& place,
                                  std::shared_ptr<const PathList> paths) {
     for (Node& node : nodes_) {
@@ -310,13 +307,13 @@ class Recorder {
   }
 
   absl::Status Tree(py::object value, const TypeInfo& info, Entry* entry) {
-    // Wrappers add no component to the path, so depth is counted apart from it: a tree that contains
-    // itself ends here.
+    // Wrappers add no component to the path, so depth is counted apart from it: a tree that
+    // contains itself ends here.
     if (depth_ >= 2 * kMaxTreeDepth || path_.size() > kMaxTreeDepth) return TooDeep();
     ++depth_;
     Node node;
-    node.type = py::reinterpret_borrow<py::object>(
-        reinterpret_cast<PyObject*>(Py_TYPE(value.ptr())));
+    node.type =
+        py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(Py_TYPE(value.ptr())));
     node.kind = info.kind;
     node.attribute = info.attribute;
     absl::Status status = Children(value, info, &node);
@@ -435,13 +432,12 @@ class Recorder {
   absl::Status TooDeep() const {
     ErrorDetails details;
     details.kind = ErrorKind::kUnsupported;
-    NestedKey head(std::vector<KeyComponent>(
-        path_.begin(), path_.begin() + std::min<size_t>(path_.size(), 8)));
+    NestedKey head(std::vector<KeyComponent>(path_.begin(),
+                                             path_.begin() + std::min<size_t>(path_.size(), 8)));
     details.path = head.ToString();
     return WithErrorDetails(
-        absl::InvalidArgumentError(
-            absl::StrCat(details.path, "...: the tree is deeper than ", kMaxTreeDepth,
-                         " levels, or contains itself")),
+        absl::InvalidArgumentError(absl::StrCat(details.path, "...: the tree is deeper than ",
+                                                kMaxTreeDepth, " levels, or contains itself")),
         details);
   }
 

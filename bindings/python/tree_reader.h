@@ -1,8 +1,8 @@
 // Reads a tree of tensors that Python holds into a FlatTree, without copying a tensor.
 //
 // The first walk over a tree records its structure; a later walk over a tree of the same structure
-// compares key pointers and types with the record as it goes, which costs tens of nanoseconds a leaf, and
-// yields the very same PathList, so that plans that were made before are found again.
+// compares key pointers and types with the record as it goes, which costs tens of nanoseconds a
+// leaf, and yields the very same PathList, so that plans that were made before are found again.
 //
 // Everything here needs the GIL.
 #ifndef LEAFPACK_BINDINGS_PYTHON_TREE_READER_H_
@@ -34,8 +34,8 @@ struct LeafChoice {
 // Names of dicts are names, int keys and places in lists and stacks are positions. None is an
 // undefined leaf, a non-tensor entry of a tensordict is passed over.
 //
-// An error of kind kUnsupported names the path that cannot be read. Throws py::error_already_set when
-// Python code that was called (a predicate, a Mapping) raised.
+// An error of kind kUnsupported names the path that cannot be read. Throws py::error_already_set
+// when Python code that was called (a predicate, a Mapping) raised.
 absl::StatusOr<FlatTree> ReadTree(PyObject* tree, const LeafChoice& choice = {});
 
 // The paths of `paths` for which the same list was read before, if it is still in use, else `paths`
@@ -49,8 +49,8 @@ const at::Tensor& TensorOf(PyObject* object);
 // A new reference to the Python face of `tensor`; None if it is undefined.
 PyObject* TensorToPython(const at::Tensor& tensor);
 
-// A component from a Python key: str or int. UnsupportedError says what stood there instead; `where` is
-// the path of the node it was found in.
+// A component from a Python key: str or int. UnsupportedError says what stood there instead;
+// `where` is the path of the node it was found in.
 absl::StatusOr<KeyComponent> ComponentFromPython(PyObject* key, const NestedKey& where);
 // A new reference to the tuple of a path's components.
 PyObject* PathToPython(const NestedKey& path);

@@ -1,5 +1,5 @@
-// What the classes of Python objects mean for a tree: which are tensors, nodes, or neither. The answer
-// for a class comes from leafpack/_kinds.py once and is kept.
+// What the classes of Python objects mean for a tree: which are tensors, nodes, or neither. The
+// answer for a class comes from leafpack/_kinds.py once and is kept.
 //
 // Everything here needs the GIL.
 #ifndef LEAFPACK_BINDINGS_PYTHON_TYPE_KINDS_H_
@@ -37,8 +37,8 @@ struct TypeInfo {
   std::string why;
 };
 
-// What is known of `type`; asks leafpack._kinds at the first time. Throws py::error_already_set. The
-// reference is valid for ever.
+// What is known of `type`; asks leafpack._kinds at the first time. Throws py::error_already_set.
+// The reference is valid for ever.
 const TypeInfo& TypeOf(PyTypeObject* type);
 
 // Null if `type` was not asked about before. Runs no Python code.

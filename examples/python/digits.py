@@ -46,7 +46,11 @@ def parse_arguments():
     arguments = parser.parse_args()
     if arguments.data is None:
         runfiles = os.environ.get("RUNFILES_DIR")
-        here = pathlib.Path(runfiles, "leafpack/examples") if runfiles else pathlib.Path(__file__).parent.parent
+        here = (
+            pathlib.Path(runfiles, "leafpack/examples")
+            if runfiles
+            else pathlib.Path(__file__).parent.parent
+        )
         arguments.data = here / "data" / "digits.csv"
     if arguments.bucketing == "auto":
         arguments.bucket_bytes = "auto"
@@ -101,20 +105,29 @@ def train(digits, arguments, rank, ranks, quiet=False):
     for epoch in range(arguments.epochs):
         generator = torch.Generator().manual_seed(arguments.seed * 1000 + epoch)
         order = torch.randperm(len(labels), generator=generator)
-        scores = {"loss": torch.zeros((), dtype=torch.float64), "correct": torch.zeros((), dtype=torch.float64)}
+        scores = {
+            "loss": torch.zeros((), dtype=torch.float64),
+            "correct": torch.zeros((), dtype=torch.float64),
+        }
         epoch_started = time.perf_counter()
         for first in range(0, len(labels) - arguments.batch + 1, arguments.batch):
             step_started = time.perf_counter()
             chosen = order[first : first + arguments.batch][share(arguments.batch, rank, ranks)]
             optimizer.zero_grad(set_to_none=False)
-            loss = torch.nn.functional.cross_entropy(net(pixels[chosen]), labels[chosen], reduction="sum")
+            loss = torch.nn.functional.cross_entropy(
+                net(pixels[chosen]), labels[chosen], reduction="sum"
+            )
             # Shares may differ in size: with this factor the average over ranks is the batch's mean.
             (loss * (ranks / arguments.batch)).backward()
             scores["loss"] += loss.item()
             computed = time.perf_counter()
             if ranks > 1:
                 leafpack.all_reduce(
-                    gradients, "avg", bucket_bytes=arguments.bucket_bytes, name="gradients", stats=stats
+                    gradients,
+                    "avg",
+                    bucket_bytes=arguments.bucket_bytes,
+                    name="gradients",
+                    stats=stats,
                 )
                 for phase in ("prepare", "agree", "pack", "communicate", "unpack"):
                     times[phase] += stats[phase]
@@ -157,7 +170,9 @@ def run_rank(arguments):
     dist.init_process_group("gloo", timeout=datetime.timedelta(minutes=5))
     digits = read_digits(arguments.data)
     if rank == 0:
-        print(f"{len(digits[0][1])} images to learn from, {len(digits[1][1])} held out, {ranks} ranks")
+        print(
+            f"{len(digits[0][1])} images to learn from, {len(digits[1][1])} held out, {ranks} ranks"
+        )
     net, accuracy, times = train(digits, arguments, rank, ranks)
     check_equal_on_all_ranks(net)
     dist.barrier()
@@ -167,7 +182,8 @@ def run_rank(arguments):
     print(f"all {ranks} ranks hold equal weights, to the bit")
     alone, alone_accuracy, _ = train(digits, arguments, 0, 1, quiet=True)
     difference = max(
-        (a - b).abs().max().item() for a, b in zip(net.parameters(), alone.parameters(), strict=True)
+        (a - b).abs().max().item()
+        for a, b in zip(net.parameters(), alone.parameters(), strict=True)
     )
     print(
         f"one process with the same batches: held-out accuracy {100 * alone_accuracy:.2f} %; weights "
@@ -175,7 +191,9 @@ def run_rank(arguments):
     )
     print("where the time went (rank 0):")
     for phase in ("compute", "all_reduce", "total"):
-        print(f"  {phase:12} {1e3 * times[phase]:8.1f} ms  {100 * times[phase] / times['total']:5.1f} %")
+        print(
+            f"  {phase:12} {1e3 * times[phase]:8.1f} ms  {100 * times[phase] / times['total']:5.1f} %"
+        )
         if phase == "all_reduce":
             for part in ("prepare", "agree", "pack", "communicate", "unpack"):
                 print(f"    {part:10} {1e3 * times[part]:8.1f} ms")

@@ -53,7 +53,9 @@ def _make(group) -> Group:
             try:
                 ranks = dist.get_process_group_ranks(group)
             except (KeyError, ValueError):
-                ranks = []  # a process group that torch.distributed does not know: ranks are its own
+                ranks = (
+                    []
+                )  # a process group that torch.distributed does not know: ranks are its own
             found = _C.group_around(group, ranks)
             _around[group] = found
             track(found)

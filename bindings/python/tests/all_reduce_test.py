@@ -90,7 +90,9 @@ def test_bucketings(world, bucket_bytes, async_op):
 def test_large_trees_in_all_bucketings(world, bucket_bytes):
     rank, size = world
     shapes = [(1 + 977 * i % 5000,) for i in range(40)]
-    tree = {f"k{i}": reference.leaf(rank, shape, torch.float32, i) for i, shape in enumerate(shapes)}
+    tree = {
+        f"k{i}": reference.leaf(rank, shape, torch.float32, i) for i, shape in enumerate(shapes)
+    }
     leafpack.all_reduce(tree, bucket_bytes=bucket_bytes)
     for i, shape in enumerate(shapes):
         expected = reference.reduced("sum", size, shape, torch.float32, i)
@@ -106,7 +108,9 @@ def test_equal_bits_on_all_ranks(world, numel):
         reference_sum = leaf.double()
         dist.all_reduce(reference_sum)
         leafpack.all_reduce({"x": leaf})
-        gathered = [torch.empty(leaf.numel() * leaf.itemsize, dtype=torch.uint8) for _ in range(size)]
+        gathered = [
+            torch.empty(leaf.numel() * leaf.itemsize, dtype=torch.uint8) for _ in range(size)
+        ]
         dist.all_gather(gathered, leaf.view(torch.uint8))
         for other in gathered:
             assert torch.equal(other, gathered[0])
@@ -175,12 +179,16 @@ def test_lazy_stack(world):
 
 def test_params_and_module(world):
     rank, size = world
-    module = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU(), torch.nn.Linear(2, 2, bias=False))
+    module = torch.nn.Sequential(
+        torch.nn.Linear(3, 2), torch.nn.ReLU(), torch.nn.Linear(2, 2, bias=False)
+    )
     with torch.no_grad():
         for i, parameter in enumerate(module.parameters()):
             parameter.copy_(reference.leaf(rank, parameter.shape, torch.float32, i))
     params = tensordict.TensorDictParams(
-        tensordict.TensorDict({"w": torch.nn.Parameter(reference.leaf(rank, (3,), torch.float32, 9))})
+        tensordict.TensorDict(
+            {"w": torch.nn.Parameter(reference.leaf(rank, (3,), torch.float32, 9))}
+        )
     )
     leafpack.all_reduce(module, "avg")
     leafpack.all_reduce(params)
@@ -259,8 +267,12 @@ def test_predicate(world):
 
 def test_many_async_calls_in_flight(world):
     rank, size = world
-    trees = [{"x": reference.leaf(rank, (1 + 4000 * (i % 3),), torch.float32, i)} for i in range(20)]
-    works = [leafpack.all_reduce(tree, async_op=True, name=f"call {i}") for i, tree in enumerate(trees)]
+    trees = [
+        {"x": reference.leaf(rank, (1 + 4000 * (i % 3),), torch.float32, i)} for i in range(20)
+    ]
+    works = [
+        leafpack.all_reduce(tree, async_op=True, name=f"call {i}") for i, tree in enumerate(trees)
+    ]
     for work in reversed(works):
         work.wait()
     for i, tree in enumerate(trees):
@@ -283,7 +295,9 @@ def test_works_of_an_async_call(world):
     assert work.is_completed()
     assert work.result() is tree
     for i in range(4):
-        assert torch.equal(tree[f"k{i}"], reference.reduced("sum", size, (20_000,), torch.float32, i))
+        assert torch.equal(
+            tree[f"k{i}"], reference.reduced("sum", size, (20_000,), torch.float32, i)
+        )
 
 
 def test_a_dropped_handle_is_finished(world):

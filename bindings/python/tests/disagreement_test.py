@@ -177,7 +177,9 @@ def test_a_value_that_is_no_tensor(world, who):
 def test_a_key_that_is_no_name(world, who):
     who %= world[1]
     tree = {"a": {(1, 2): torch.ones(1)}}
-    error = check_refused(world, who, tree, (leafpack.UnsupportedError, leafpack.PeerRefusedError), ["(1, 2)"])
+    error = check_refused(
+        world, who, tree, (leafpack.UnsupportedError, leafpack.PeerRefusedError), ["(1, 2)"]
+    )
     if world[0] == who:
         assert isinstance(error, TypeError) and error.path == "a"
 

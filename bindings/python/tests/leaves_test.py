@@ -134,7 +134,9 @@ def test_bool_sum_is_or(world):
     assert leaf.view(torch.uint8).tolist() == [1, 0, 1]
 
 
-@pytest.mark.parametrize("dtype", (torch.float32, torch.float64, torch.float16, torch.bfloat16), ids=str)
+@pytest.mark.parametrize(
+    "dtype", (torch.float32, torch.float64, torch.float16, torch.bfloat16), ids=str
+)
 @pytest.mark.parametrize("op", ("max", "min"))
 def test_nan_is_kept_whoever_holds_it(world, op, dtype, numel):
     rank, size = world
@@ -168,7 +170,8 @@ def test_conjugate_view(world, numel):
     rank, size = world
     base = torch.complex(_base(rank, numel), _base(rank + 1, numel))
     expected = sum(
-        torch.complex(_base(r, numel), _base(r + 1, numel)).conj().resolve_conj() for r in range(size)
+        torch.complex(_base(r, numel), _base(r + 1, numel)).conj().resolve_conj()
+        for r in range(size)
     )
     view = base.conj()
     leafpack.all_reduce({"z": view})
@@ -185,7 +188,9 @@ def _refused_leaves():
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name, make", list(_refused_leaves()), ids=lambda v: v if isinstance(v, str) else "")
+@pytest.mark.parametrize(
+    "name, make", list(_refused_leaves()), ids=lambda v: v if isinstance(v, str) else ""
+)
 def test_a_leaf_that_cannot_be_reduced_is_refused(world, name, make):
     good = torch.ones(3)
     with pytest.raises((leafpack.UnsupportedError, ValueError)) as error:

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import os
 import pathlib
 import subprocess
 import sys
@@ -16,6 +17,12 @@ from leafpack import _load
 def test_versions():
     assert leafpack.torch_version == ".".join(torch.__version__.split(".")[:2])
     assert leafpack._C.torch_version.startswith(leafpack.torch_version + ".")
+
+
+def test_version_is_that_of_the_wheel():
+    folder = pathlib.Path(os.environ["RUNFILES_DIR"], "leafpack", "bindings", "python")
+    (wheel,) = folder.glob("*.whl")
+    assert wheel.name.split("-")[:2] == ["leafpack", leafpack.__version__]
 
 
 @pytest.mark.parametrize("found", ("2.14.1", "2.1.3", "3.13.0", "1.13", "2.130.0+cpu"))
@@ -84,7 +91,9 @@ def test_stubs_name_what_is_there():
         if isinstance(node, ast.ClassDef):
             for member in node.body:
                 if isinstance(member, (ast.FunctionDef, ast.AnnAssign)):
-                    member_name = member.name if isinstance(member, ast.FunctionDef) else member.target.id
+                    member_name = (
+                        member.name if isinstance(member, ast.FunctionDef) else member.target.id
+                    )
                     assert hasattr(thing, member_name), f"{name}.{member_name}"
     assert _parameters(defined["all_reduce"]) == list(
         inspect.signature(leafpack.all_reduce).parameters
@@ -117,7 +126,13 @@ def test_errors_are_what_python_programs_expect():
     assert issubclass(leafpack.UnsupportedError, TypeError)
     assert issubclass(leafpack.DeadlineError, TimeoutError)
     assert issubclass(leafpack.PeerLostError, ConnectionError)
-    for name in ("LayoutMismatchError", "PeerRefusedError", "UnsupportedError", "DeadlineError", "PeerLostError"):
+    for name in (
+        "LayoutMismatchError",
+        "PeerRefusedError",
+        "UnsupportedError",
+        "DeadlineError",
+        "PeerLostError",
+    ):
         error = getattr(leafpack, name)("text")
         assert isinstance(error, leafpack.Error)
         assert error.path == "" and error.ranks == () and error.tree_unchanged

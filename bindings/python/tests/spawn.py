@@ -63,7 +63,9 @@ def run(program, size=2, *, arguments=(), timeout=180):
                 process.kill()
                 _, err = process.communicate()
             texts.append(f"--- rank {rank} ({process.returncode})\n{err}")
-        raise AssertionError(f"{program} was not over after {timeout} s\n" + "\n".join(texts)) from None
+        raise AssertionError(
+            f"{program} was not over after {timeout} s\n" + "\n".join(texts)
+        ) from None
     return ended
 
 

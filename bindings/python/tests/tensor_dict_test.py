@@ -103,7 +103,9 @@ def test_layouts():
 
 def test_repr():
     text = repr(TensorDict({"a": {"b": torch.ones(2, 3)}, "n": None}))
-    assert text == "leafpack.TensorDict(batch_size=[], 2 leaves:\n  a.b: float32 [2, 3],\n  n: None)"
+    assert (
+        text == "leafpack.TensorDict(batch_size=[], 2 leaves:\n  a.b: float32 [2, 3],\n  n: None)"
+    )
     assert repr(TensorDict()) == "leafpack.TensorDict(batch_size=[], 0 leaves)"
     assert repr(TensorDict({str(i): None for i in range(99)})).endswith("...)")
 
