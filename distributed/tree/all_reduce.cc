@@ -137,7 +137,7 @@ absl::StatusOr<std::shared_ptr<AllReduceOperation>> AllReduceOperation::Post(
   operation->stats_.bytes = plan->layout.total_bytes();
   operation->stats_.buckets = static_cast<int64_t>(plan->buckets.buckets.size());
   spec.kind = CollectiveKind::kAllReduce;
-  spec.name = CallName(options.name);
+  spec.name = operation->where_;  // begins the text of every error of the call
   spec.digest = plan->digest;
   spec.soft_digest = plan->soft_digest;
   spec.describe = [plan, backend = std::string(engine.backend().name())] {
@@ -157,7 +157,7 @@ absl::StatusOr<std::shared_ptr<AllReduceOperation>> AllReduceOperation::Post(
     }
   }
   absl::StatusOr<std::shared_ptr<Call>> call = engine.Post(std::move(spec));
-  if (!call.ok()) return AnnotateStatus(call.status(), operation->where_);
+  if (!call.ok()) return call.status();
   operation->call_ = *std::move(call);
   return operation;
 }
@@ -178,7 +178,7 @@ std::optional<absl::Status> AllReduceOperation::RunUntil(absl::Time until,
   if (status.ok()) status = has_data() ? RunData(interrupt) : FinishFrame();
   stats_.total =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
-  return status.ok() ? status : AnnotateStatus(status, where_);
+  return status;
 }
 
 absl::Status AllReduceOperation::FinishFrame() {
@@ -193,7 +193,7 @@ absl::Status AllReduceOperation::FinishFrame() {
     if (scaled.ok()) status = UnpackFrame(*plan_, *scaled, tree_);
   }
   BumpVersions(tree_);
-  return status;
+  return status.ok() ? status : AnnotateStatus(status, where_);
 }
 
 absl::Status AllReduceOperation::RunData(const InterruptCheck& interrupt) {
@@ -223,17 +223,18 @@ absl::Status AllReduceOperation::RunData(const InterruptCheck& interrupt) {
   BucketPipeline pipeline(buckets, tree_, packer, *call_, **context, std::move(options), stats_);
 
   absl::Status status = pipeline.Run();
-  std::vector<std::string> paths_done;
-  if (!status.ok()) paths_done = PathsDone(buckets, pipeline.done());
   const bool ran = status.ok();
-  status = call_->FinishData(std::move(status), paths_done, interrupt);
+  status = call_->FinishData(
+      std::move(status), ran ? std::vector<std::string>() : PathsDone(buckets, pipeline.done()),
+      interrupt);
   if (status.ok() && restore_) status = pipeline.Commit();
   if (!ran) pipeline.Settle();
   if (status.ok() || !restore_) BumpVersions(tree_);
   if (status.ok()) return status;
   ErrorDetails details = GetErrorDetails(status);
   details.tree_unchanged = restore_ || (pipeline.done().empty() && !pipeline.wrote_partly());
-  if (!restore_) details.paths_done = std::move(paths_done);
+  // Also where this rank had got through and the call failed elsewhere.
+  if (!restore_) details.paths_done = PathsDone(buckets, pipeline.done());
   return WithErrorDetails(std::move(status), details);
 }
 
