@@ -206,9 +206,15 @@ absl::StatusOr<std::shared_ptr<DataContext>> EngineImpl::OpenContextOrError(
   options.size = config_.size;
   options.interface_name = config_.options.interface_name;
   options.timeout = kBackendTimeout;
+  std::string session;
+  {
+    absl::MutexLock lock(&mu_);
+    session = session_;
+  }
   try {
     options.store = c10::make_intrusive<c10d::PrefixStore>(
-        absl::StrCat(config_.prefix, "/data/", data.epoch), config_.store->store->clone());
+        absl::StrCat(config_.prefix, "/data/", session, "/", data.epoch),
+        config_.store->store->clone());
     // Rank 0 alone knows whether all are on one host; it says so beside the context.
     const std::string key = "all_local";
     if (config_.rank.value() == 0) {

@@ -259,6 +259,8 @@ class EngineImpl final : public Engine,
   int connector_fd_ ABSL_GUARDED_BY(mu_) = -1;                 // as watched
   absl::Status channel_failure_ ABSL_GUARDED_BY(mu_);
   bool all_local_ ABSL_GUARDED_BY(mu_) = false;
+  // Keeps the keys of data contexts apart from those of an earlier group over the same store.
+  std::string session_ ABSL_GUARDED_BY(mu_);
   // Rank 0: one for each group rank, its own unused. Other ranks: one, to rank 0.
   std::vector<std::unique_ptr<Peer>> peers_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<char[]> scratch_ ABSL_GUARDED_BY(mu_);

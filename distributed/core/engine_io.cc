@@ -85,6 +85,7 @@ void EngineImpl::StepConnector(SteadyNanos now) {
   }
   if (state == Connector::State::kConnected) {
     all_local_ = connector_->all_local();
+    session_ = connector_->session();
     connector_.reset();
   } else if (state == Connector::State::kFailed) {
     channel_failure_ = connector_->status();

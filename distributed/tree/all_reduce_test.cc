@@ -17,6 +17,8 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
@@ -518,6 +520,27 @@ TEST(AllReduceTest, TwoGroupsOverTheSameRanksFromTwoThreads) {
     EXPECT_EQ(large.Get("l").value().sum().item<double>(), 300'000.0);
     EXPECT_EQ(small.Get("s").value().sum().item<double>(), 12.0);
   });
+}
+
+// torch's default group is often destroyed and made again over one store: keys of the first are stale.
+TEST(AllReduceTest, AGroupMadeAgainOverTheSameStoreMeetsItsOwnKind) {
+  auto store = c10::make_intrusive<c10d::HashStore>();
+  const auto run = [&](int rank) {
+    for (int life = 0; life < 3; ++life) {
+      absl::StatusOr<Group> group =
+          Group::Create(store, "again", GroupRank(rank), 2, {}, GroupOptions{});
+      LEAFPACK_ASSERT_OK(group.status());
+      TensorDict tree;
+      LEAFPACK_ASSERT_OK(tree.Set("x", MakeLeaf("x", at::kFloat, {50'000}, rank)));
+      LEAFPACK_ASSERT_OK(AllReduce(tree, *group, {.timeout = absl::Seconds(60)}));
+      EXPECT_TRUE(BitEqual(tree.Get("x").value(),
+                           Expected("x", at::kFloat, {50'000}, 2, ReduceOpKind::kSum)));
+      LEAFPACK_ASSERT_OK(group->Shutdown(absl::Seconds(10)));
+    }
+  };
+  std::thread other([&] { run(1); });
+  run(0);
+  other.join();
 }
 
 // A deadline that passes before the other rank comes: named, nothing changed, group usable.

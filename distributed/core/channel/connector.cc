@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 
 #include "distributed/core/channel/handshake.h"
@@ -85,6 +86,8 @@ class Connector::Impl {
   void Fail(absl::Status status);
   std::string Problem() const;
   std::vector<int> MissingRanks() const;
+  // Of the channel that this rank opened or joined.
+  const ChannelToken& token() const { return rendezvous_.token_a; }
 
   State state_ = State::kConnecting;
   absl::Status status_;
@@ -555,6 +558,13 @@ std::vector<Connector::Rejected> Connector::TakeRejected() { return std::exchang
 int Connector::fd() const { return impl_->epoll_.get(); }
 std::vector<int> Connector::MissingRanks() const { return impl_->MissingRanks(); }
 std::string Connector::Problem() const { return impl_->Problem(); }
+std::string Connector::session() const {
+  if (impl_->state_ != State::kConnected) return "";
+  const ChannelToken& token = impl_->token();
+  return absl::BytesToHexString(
+      std::string_view(reinterpret_cast<const char*>(token.data()), token.size()));
+}
+
 bool Connector::all_local() const { return impl_->state_ == State::kConnected && impl_->all_local_; }
 
 }  // namespace leafpack

@@ -106,6 +106,10 @@ class Connector {
   // the others with its decisions (an OK needs all ranks, so nobody needs to know sooner).
   bool all_local() const;
 
+  // Once connected: a name for this meeting of the ranks, equal on all of them and different from that
+  // of every earlier group that used the same store and prefix. Empty before.
+  std::string session() const;
+
  private:
   class Impl;
   std::unique_ptr<Impl> impl_;
