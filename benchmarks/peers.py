@@ -1,8 +1,8 @@
 """All-reduce of one tree by leafpack and its peers, interleaved in one run.
 
-    python benchmarks/peers.py --ranks 2 --rounds 11 mobilenet-v2 resnet50
+    ./bazelw run //benchmarks:peers -- --ranks 2 --rounds 11 mobilenet-v2 resnet50
 
-Needs torch, tensordict and leafpack's wheel in the environment.
+or by a Python that has torch, tensordict and leafpack's wheel.
 
 Peers: tensordict's all_reduce (per leaf, async, with caps), c10d's coalesced call, and one flat
 all_reduce of the same bytes, which is what the transport allows. "local add_" is every rank adding one
