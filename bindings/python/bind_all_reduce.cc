@@ -2,7 +2,9 @@
 #include <pybind11/pybind11.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,6 +30,14 @@ namespace {
       absl::StrCat(argument, " must be ", expected, ", not ", py::repr(got).cast<std::string>()));
 }
 
+// The text of a str. Throws what Python says of one that has no UTF-8 form (a lone surrogate).
+std::string_view Text(py::handle text) {
+  Py_ssize_t size = 0;
+  const char* bytes = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+  if (bytes == nullptr) throw py::error_already_set();
+  return {bytes, static_cast<size_t>(size)};
+}
+
 struct PremulSumOp {
   double factor;
 };
@@ -46,7 +56,7 @@ ReduceOp OpFromName(std::string_view name) {
 
 ReduceOp OpFromPython(py::handle op) {
   if (op.is_none()) return ReduceOp::kSum;
-  if (PyUnicode_CheckExact(op.ptr())) return OpFromName(op.cast<std::string_view>());
+  if (PyUnicode_CheckExact(op.ptr())) return OpFromName(Text(op));
   if (py::isinstance<PremulSumOp>(op)) {
     return ReduceOp::PremulSum(op.cast<const PremulSumOp&>().factor);
   }
@@ -60,7 +70,7 @@ ReduceOp OpFromPython(py::handle op) {
 Bucketing BucketingFromPython(py::handle bucket_bytes) {
   if (bucket_bytes.is_none()) return Bucketing::PerLeaf();
   if (PyUnicode_CheckExact(bucket_bytes.ptr())) {
-    if (bucket_bytes.cast<std::string_view>() == "auto") return Bucketing::Auto();
+    if (Text(bucket_bytes) == "auto") return Bucketing::Auto();
   } else if (PyIndex_Check(bucket_bytes.ptr()) && !PyBool_Check(bucket_bytes.ptr())) {
     py::int_ number = py::reinterpret_steal<py::int_>(PyNumber_Index(bucket_bytes.ptr()));
     if (!number) throw py::error_already_set();
@@ -83,7 +93,7 @@ int ChoiceFromPython(py::handle value, const char* argument,
   std::string all;
   int index = 0;
   for (const char* name : names) {
-    if (PyUnicode_Check(value.ptr()) && value.cast<std::string_view>() == name) return index;
+    if (PyUnicode_Check(value.ptr()) && Text(value) == name) return index;
     absl::StrAppend(&all, all.empty() ? "'" : ", '", name, "'");
     ++index;
   }
@@ -93,16 +103,23 @@ int ChoiceFromPython(py::handle value, const char* argument,
 
 // Arguments of a call as Python gave them.
 struct Arguments {
-  py::object op, bucket_bytes, timeout, leaves, name, on_failure, check;
+  py::object op, async_op, bucket_bytes, timeout, leaves, name, on_failure, check, stats;
 };
 
-void ParseArguments(const Arguments& arguments, AllReduceOptions* options, LeafChoice* choice) {
+void ParseArguments(const Arguments& arguments, AllReduceOptions* options, LeafChoice* choice,
+                    bool* async_op) {
+  const int async = PyObject_IsTrue(arguments.async_op.ptr());
+  if (async < 0) throw py::error_already_set();
+  *async_op = async != 0;
+  if (!arguments.stats.is_none() && !PyDict_Check(arguments.stats.ptr())) {
+    TypeErrorFor("stats", "a dict or None", arguments.stats);
+  }
   options->op = OpFromPython(arguments.op);
   options->bucketing = BucketingFromPython(arguments.bucket_bytes);
   options->timeout = TimeoutFromPython(arguments.timeout);
   if (!arguments.name.is_none()) {
     if (!PyUnicode_Check(arguments.name.ptr())) TypeErrorFor("name", "a str", arguments.name);
-    options->name = arguments.name.cast<std::string>();
+    options->name = std::string(Text(arguments.name));
   }
   options->on_failure =
       ChoiceFromPython(arguments.on_failure, "on_failure", {"report", "restore"}) == 0
@@ -214,18 +231,22 @@ py::dict StatsToPython(const AllReduceStats& stats) {
 }
 
 py::object AllReducePython(const GroupObject& group, const py::object& tree,
-                           const Arguments& arguments, bool async_op, py::object stats_out) {
+                           const Arguments& arguments) {
   AllReduceOptions options;
+  bool async_op = false;
   absl::StatusOr<FlatTree> read;
   try {
     LeafChoice choice;
-    ParseArguments(arguments, &options, &choice);
+    ParseArguments(arguments, &options, &choice, &async_op);
     read = ReadTree(tree.ptr(), choice);
   } catch (const py::error_already_set& error) {
     Refuse(group.get(), StatusFromException(error));
     throw;
   } catch (const py::builtin_exception& error) {
     Refuse(group.get(), absl::InvalidArgumentError(error.what()));
+    throw;
+  } catch (const std::exception& error) {  // libtorch's errors, no memory
+    Refuse(group.get(), absl::InternalError(error.what()));
     throw;
   }
   if (!read.ok()) {
@@ -246,7 +267,7 @@ py::object AllReducePython(const GroupObject& group, const py::object& tree,
   SignalCheck signals;
   AllReduceStats stats;
   options.interrupt = signals.check();
-  if (!stats_out.is_none()) options.stats = &stats;
+  if (!arguments.stats.is_none()) options.stats = &stats;
   absl::Status status;
   {
     py::gil_scoped_release release;
@@ -255,7 +276,7 @@ py::object AllReducePython(const GroupObject& group, const py::object& tree,
   // A call that was granted before Ctrl-C has written its result.
   signals.RaiseIfInterrupted();
   RaiseIfError(status);
-  if (!stats_out.is_none()) stats_out.attr("update")(StatsToPython(stats));
+  if (!arguments.stats.is_none()) arguments.stats.attr("update")(StatsToPython(stats));
   return py::none();
 }
 
@@ -326,15 +347,16 @@ void BindAllReduce(py::module_& module) {
         return std::make_shared<BucketObject>(self, static_cast<size_t>(index));
       });
 
+  // No argument but the group has a C++ type: a wrong one must be refused to the other ranks too.
   module.def("all_reduce",
-             [](const GroupObject& group, py::object tree, py::object op, bool async_op,
+             [](const GroupObject& group, py::object tree, py::object op, py::object async_op,
                 py::object bucket_bytes, py::object timeout, py::object leaves, py::object name,
                 py::object on_failure, py::object check, py::object stats) {
                return AllReducePython(
                    group, tree,
-                   {std::move(op), std::move(bucket_bytes), std::move(timeout), std::move(leaves),
-                    std::move(name), std::move(on_failure), std::move(check)},
-                   async_op, std::move(stats));
+                   {std::move(op), std::move(async_op), std::move(bucket_bytes), std::move(timeout),
+                    std::move(leaves), std::move(name), std::move(on_failure), std::move(check),
+                    std::move(stats)});
              });
 
   module.def(

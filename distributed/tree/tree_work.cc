@@ -20,6 +20,7 @@ OperationRun::OperationRun(Group group, std::shared_ptr<TreeOperation> operation
 std::optional<absl::Status> OperationRun::WaitUntil(absl::Time until,
                                                     const InterruptCheck& interrupt,
                                                     bool may_drive) {
+  if (forked()) return ProcessCheck::ForkedError();
   bool cancelled = false;
   mutex_.Lock();
   while (!result_.has_value()) {
@@ -53,6 +54,7 @@ std::optional<absl::Status> OperationRun::WaitUntil(absl::Time until,
 std::optional<absl::Status> OperationRun::WaitForBucket(size_t index, absl::Time until,
                                                         const InterruptCheck& interrupt,
                                                         bool may_drive) {
+  if (forked()) return ProcessCheck::ForkedError();
   if (may_drive) {
     if (IsBucketDone(index)) return absl::OkStatus();
     return WaitUntil(until, interrupt, may_drive);
@@ -76,6 +78,7 @@ std::optional<absl::Status> OperationRun::WaitForBucket(size_t index, absl::Time
 }
 
 bool OperationRun::IsDone(bool may_drive) {
+  if (forked()) return true;
   {
     absl::MutexLock lock(&mutex_);
     if (result_.has_value()) return true;
@@ -85,6 +88,7 @@ bool OperationRun::IsDone(bool may_drive) {
 }
 
 bool OperationRun::IsBucketDone(size_t index) {
+  if (forked()) return true;
   absl::MutexLock lock(&mutex_);
   return result_.has_value() || bucket_done_[index];
 }
@@ -102,7 +106,12 @@ void OperationRun::DriveInWorker(const std::shared_ptr<OperationRun>& run) {
   });
 }
 
+void OperationRun::Cancel() {
+  if (!forked()) operation_->Cancel();
+}
+
 void OperationRun::MarkObserved() {
+  if (forked()) return;
   absl::MutexLock lock(&mutex_);
   observed_ = true;
 }
@@ -132,6 +141,11 @@ TreeWork TreeWorkState::Start(std::shared_ptr<OperationRun> run, bool in_worker)
 }
 
 TreeWorkState::~TreeWorkState() {
+  if (run_->forked()) {
+    // To end the call would take its locks. It is the parent's: the child leaves its copy alone.
+    new std::shared_ptr<OperationRun>(run_);
+    return;
+  }
   if (!in_worker_ && !run_->IsDone(/*may_drive=*/false)) OperationRun::DriveInWorker(run_);
   run_->Abandon();
 }
@@ -159,7 +173,7 @@ absl::Status TreeWork::Wait(absl::Duration timeout, const InterruptCheck& interr
 
 bool TreeWork::IsDone() const { return state_->run().IsDone(state_->may_drive()); }
 
-void TreeWork::Cancel() const { state_->run().operation().Cancel(); }
+void TreeWork::Cancel() const { state_->run().Cancel(); }
 
 size_t TreeWork::size() const { return state_->run().operation().num_buckets(); }
 

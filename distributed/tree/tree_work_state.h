@@ -17,6 +17,7 @@
 
 #include "distributed/core/engine.h"
 #include "distributed/core/group.h"
+#include "distributed/core/process_check.h"
 #include "distributed/tree/tree_work.h"
 
 namespace leafpack::internal {
@@ -37,9 +38,15 @@ class TreeOperation {
 };
 
 // Shared by the handle and, where it drives, the group's worker. Thread-safe.
+//
+// In a child forked since it was made there is no worker, and a lock may be held by a thread that the
+// child does not have: waits fail there, IsDone is true so that nobody polls for ever,
+// and the rest does nothing.
 class OperationRun {
  public:
   OperationRun(Group group, std::shared_ptr<TreeOperation> operation);
+
+  bool forked() const { return process_.forked(); }
 
   // Waits for the end; with `may_drive` this thread drives the operation if no other does. nullopt: not
   // over at `until`. `interrupt` true cancels the operation and then waits for its end, so that no leaf
@@ -59,6 +66,7 @@ class OperationRun {
 
   // The caller has told its user the result.
   void MarkObserved();
+  void Cancel();
   // No handle is left: the group's next call returns the error of an operation that nobody observed.
   void Abandon();
 
@@ -69,6 +77,7 @@ class OperationRun {
 
   const Group group_;
   const std::shared_ptr<TreeOperation> operation_;
+  const ProcessCheck process_;
   absl::Mutex mutex_;
   absl::CondVar changed_;
   bool driven_ ABSL_GUARDED_BY(mutex_) = false;    // a thread is in RunUntil

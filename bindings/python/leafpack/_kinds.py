@@ -28,6 +28,8 @@ REFUSED = 12
 def classify(cls: type) -> tuple[int, str | None, str | None]:
     """Returns the kind of `cls`, the attribute that holds its children, and why it is refused."""
     if issubclass(cls, torch.Tensor):
+        if issubclass(cls, torch.nn.parameter.UninitializedTensorMixin):
+            return REFUSED, None, "is not initialized yet: run its lazy module once"
         return TENSOR, None, None
     if cls is type(None):
         return NONE, None, None

@@ -208,8 +208,12 @@ def test_a_tree_that_contains_itself(world):
         ({"check": "never"}, ValueError),
         ({"name": 3}, TypeError),
         ({"name": "n" * 257}, ValueError),
+        ({"name": "\ud800"}, ValueError),
+        ({"op": "\ud800"}, ValueError),
+        ({"async_op": torch.ones(2)}, RuntimeError),
+        ({"stats": 3}, TypeError),
     ),
-    ids=str,
+    ids=ascii,
 )
 def test_bad_arguments(world, arguments, own_error):
     check_refused(world, world[1] - 1, {"a": torch.ones(3)}, own_error, [], lambda: arguments)

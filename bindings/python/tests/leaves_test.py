@@ -183,6 +183,7 @@ def _refused_leaves():
     yield "unfolded", lambda: torch.ones(6).unfold(0, 3, 1)
     yield "absent", lambda: None
     yield "meta", lambda: torch.ones(3, device="meta")
+    yield "uninitialized", lambda: torch.nn.LazyLinear(3).weight
     yield "csr", lambda: torch.eye(3).to_sparse_csr()
     yield "quantized", lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
 

@@ -24,3 +24,8 @@ def test_group_from_the_environment(size):
 
 def test_group_from_a_file(tmp_path):
     spawn.succeed("own_group", 2, arguments=["file", tmp_path / "store"])
+
+
+@pytest.mark.parametrize("numel", (3, 200_000), ids=("small", "large"))
+def test_a_fork_with_work_in_flight(numel):
+    spawn.succeed("fork_with_work_in_flight", arguments=[numel])

@@ -52,6 +52,38 @@ def exit_after_last_call(numel):
     sys.exit(11 + RANK)
 
 
+def fork_with_work_in_flight(numel):
+    """A child cannot finish a call of its parent: its handle says so and ends, and the parent goes on."""
+    init()
+    check_usable()
+    tree = {"x": torch.ones(int(numel))}
+    if RANK == 0:
+        work = leafpack.all_reduce(tree, async_op=True)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(100)
+            for handle in (work, list(work)[-1]):
+                assert handle.is_completed()
+                try:
+                    handle.wait()
+                except RuntimeError as error:
+                    assert "forked" in str(error), error
+                else:
+                    raise AssertionError("a child waited for a call of its parent")
+            work.cancel()
+            del work, handle
+            os._exit(5)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
+        dist.barrier()
+        work.wait()
+    else:
+        dist.barrier()  # so that the call is in flight as long as the child lives
+        leafpack.all_reduce(tree)
+    assert tree["x"].unique().tolist() == [SIZE]
+    check_usable()
+    finish()
+
+
 def exit_with_work_in_flight(numel):
     """All ranks start a call and leave without waiting for it."""
     init()
