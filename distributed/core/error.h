@@ -22,8 +22,8 @@ enum class ErrorKind {
   kLayoutMismatch,  // FailedPrecondition: ranks disagree; path, ranks
   kPeerRefused,     // FailedPrecondition: another rank refused or failed; ranks
   kUnsupported,     // Unimplemented or InvalidArgument: op, dtype or leaf kind; path
-  kDeadline,        // DeadlineExceeded, or Cancelled because another rank gave up; ranks
-  kInterrupted,     // Cancelled: this rank's wait was interrupted, or another's was
+  kDeadline,        // DeadlineExceeded; Cancelled: another rank gave up, was interrupted; ranks
+  kInterrupted,     // Cancelled: this rank's own wait was interrupted, or Cancel was called
   kPeerLost,        // Unavailable; ranks
 };
 

@@ -37,19 +37,12 @@ inline constexpr SteadyNanos kCollectTime = 1000 * kMillisecond;
 inline constexpr size_t kMaxUndecided = 64;              // posts of one rank without a decision
 inline constexpr size_t kMaxUndecidedPayload = 1 << 20;  // bytes of their frames
 inline constexpr size_t kMaxFramePayload = 64 << 10;     // bytes of one frame
-inline constexpr size_t kMaxFrameFanOut = 256 << 10;     // (ranks - 1) x bytes of one frame
 inline constexpr size_t kMaxReasonBytes = 4 << 10;
-inline constexpr size_t kMaxNameBytes = 256;
 inline constexpr size_t kManifestChunk = 64 << 10;
 inline constexpr size_t kMaxManifestBytes = 64 << 20;  // all manifests of one call together
 inline constexpr size_t kMaxManifests = 8;             // ranks asked for one
 inline constexpr size_t kDigestHistory = 8;            // digests kept for each rank
 inline constexpr size_t kMaxRuns = 4096;               // runs of decided calls kept for slow ranks
-
-// Whether a tree of `bytes` bytes rides in the control frame of a group of `size` ranks. Pure.
-constexpr bool FitsFrame(size_t bytes, uint32_t size) {
-  return bytes <= kMaxFramePayload && (size <= 1 || bytes * (size - 1) <= kMaxFrameFanOut);
-}
 
 // What the coordinator decided about a call. The values travel in records.
 enum class Decision : uint8_t {
