@@ -7,8 +7,9 @@ from, and goes through Bazel's repository cache, so that nothing is fetched twic
 _APT_SOURCES = ["/etc/apt/sources.list.d/debian.sources", "/etc/apt/sources.list"]
 
 def _host_mirrors(ctx):
-    """The Debian mirrors that the host's own apt set-up names, in its order."""
-    mirrors = []
+    """Debian mirrors: that of LEAFPACK_DEBIAN_MIRROR, then those of the host's own apt set-up."""
+    chosen = ctx.os.environ.get("LEAFPACK_DEBIAN_MIRROR", "").rstrip("/")
+    mirrors = [chosen] if chosen else []
     for name in _APT_SOURCES:
         path = ctx.path(name)
         if not path.exists:
@@ -23,23 +24,21 @@ def _host_mirrors(ctx):
                     mirrors.append(url)
     return mirrors
 
-def debian_urls(ctx, pool, sha1):
+def debian_urls(ctx, pool):
     """Where a file of Debian's archive can be had.
 
     Args:
       ctx: the repository context.
       pool: the file's path below the archive's root, "pool/main/...".
-      sha1: the file's SHA-1, by which snapshot.debian.org keeps it for good.
 
     Returns:
-      URLs: the host's mirrors, Debian's own, the snapshot archive.
+      URLs, not empty.
     """
     mirrors = _host_mirrors(ctx)
-    if "http://deb.debian.org/debian" not in mirrors:
-        mirrors = mirrors + ["https://deb.debian.org/debian"]
-    return ["%s/%s" % (mirror, pool) for mirror in mirrors] + [
-        "https://snapshot.debian.org/file/" + sha1,
-    ]
+    if not mirrors:
+        fail("%s comes from Debian's archive here, and this host's apt names no mirror of it: " % ctx.name +
+             "set LEAFPACK_DEBIAN_MIRROR to the address of one (the folder that has dists/ and pool/)")
+    return ["%s/%s" % (mirror, pool) for mirror in mirrors]
 
 def _source_archive_impl(ctx):
     done = False
@@ -52,7 +51,7 @@ def _source_archive_impl(ctx):
         ).success
     if not done:
         ctx.download_and_extract(
-            url = debian_urls(ctx, ctx.attr.debian_pool, ctx.attr.debian_sha1),
+            url = debian_urls(ctx, ctx.attr.debian_pool),
             sha256 = ctx.attr.debian_sha256,
             stripPrefix = ctx.attr.debian_strip_prefix,
             type = "tar.xz" if ctx.attr.debian_pool.endswith(".xz") else "tar.gz",
@@ -65,12 +64,12 @@ def _source_archive_impl(ctx):
 source_archive = repository_rule(
     doc = "A source archive from its public address, else the same release from Debian's archive.",
     implementation = _source_archive_impl,
+    environ = ["LEAFPACK_DEBIAN_MIRROR"],
     attrs = {
         "urls": attr.string_list(doc = "Public addresses; empty if Debian is the public address."),
         "sha256": attr.string(doc = "Of the file at `urls`."),
         "strip_prefix": attr.string(doc = "Leading folder in the file at `urls`."),
         "debian_pool": attr.string(doc = "Path below the root of Debian's archive."),
-        "debian_sha1": attr.string(doc = "SHA-1 of Debian's file, its name at snapshot.debian.org."),
         "debian_sha256": attr.string(doc = "SHA-256 of Debian's file."),
         "debian_strip_prefix": attr.string(doc = "Leading folder in Debian's file."),
         "files": attr.string_dict(doc = "Files to lay over the source: path to the label it comes from."),

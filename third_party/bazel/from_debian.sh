@@ -22,12 +22,18 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work"/{lists/partial,cache/archives/partial,debs,wheels}
 
-# The mirror that the host uses, if it is a Debian host.
-mirror=$(awk '/^URIs:/{print $2; exit}' /etc/apt/sources.list.d/debian.sources 2>/dev/null ||
+# The mirror that the caller names, or the one that the host uses, if it is a Debian host.
+mirror=${LEAFPACK_DEBIAN_MIRROR:-}
+[[ -n $mirror ]] || mirror=$(awk '/^URIs:/{print $2; exit}' /etc/apt/sources.list.d/debian.sources 2>/dev/null ||
   awk '/^deb /{print $2; exit}' /etc/apt/sources.list 2>/dev/null || true)
 case $mirror in
   http*debian*) ;;
-  *) mirror=http://deb.debian.org/debian ;;
+  *)
+    [[ -n ${LEAFPACK_DEBIAN_MIRROR:-} ]] || {
+      echo "from_debian.sh: this host's apt names no Debian mirror; set LEAFPACK_DEBIAN_MIRROR to one" >&2
+      exit 1
+    }
+    ;;
 esac
 
 apt=(-o "Dir::Etc::sourcelist=$work/list" -o Dir::Etc::sourceparts=/nonexistent

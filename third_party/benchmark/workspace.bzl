@@ -15,7 +15,6 @@ def repository(name):
         sha256 = _SHA256,
         strip_prefix = "benchmark-1.9.1",
         debian_pool = "pool/main/b/benchmark/benchmark_1.9.1.orig.tar.gz",
-        debian_sha1 = "6ca26bcd7804e7bebb4b0ad9eb816156496aab94",
         debian_sha256 = _SHA256,
         debian_strip_prefix = "benchmark-1.9.1",
     )

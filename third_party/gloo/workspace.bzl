@@ -15,7 +15,6 @@ def repository(name):
     source_archive(
         name = name,
         debian_pool = "pool/main/g/gloo/gloo_0.0~git20250912.d97133a.orig.tar.xz",
-        debian_sha1 = "6a2ba8a7850eab8a41d99f09c9eba7c3def5ac74",
         debian_sha256 = "43d930375720059ac67b1619c7d020d5d2cee79757caf4e75a1bfedb8eeb2b42",
         debian_strip_prefix = "gloo-0.0~git20250912.d97133a",
         files = {

@@ -13,7 +13,6 @@ def repository(name):
         sha256 = "78c676fc63881529bf97bf9d45948d905a66833fbfa5318ea2cd7478cb98f399",
         strip_prefix = "googletest-1.16.0",
         debian_pool = "pool/main/g/googletest/googletest_1.16.0.orig.tar.gz",
-        debian_sha1 = "578667c35c8db30198468d65bd078f9da89e6450",
         debian_sha256 = "2f54382b5d13d6cd0be2afc524f1e510d37f8ba78c2d439c5bea64ef37e30d01",
         debian_strip_prefix = "googletest-1.16.0",
     )

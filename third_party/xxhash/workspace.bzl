@@ -15,7 +15,6 @@ def repository(name):
         sha256 = _SHA256,
         strip_prefix = "xxHash-0.8.3",
         debian_pool = "pool/main/x/xxhash/xxhash_0.8.3.orig.tar.gz",
-        debian_sha1 = "6caf7421bbcb2be76006f31ab514d484a8d8b628",
         debian_sha256 = _SHA256,
         debian_strip_prefix = "xxHash-0.8.3",
         files = {"BUILD.bazel": str(Label("//third_party/xxhash:xxhash.BUILD"))},
