@@ -8,14 +8,18 @@ extern "C" {
 
 const char* __asan_default_options() {
   return "abort_on_error=0:detect_stack_use_after_return=1:strict_string_checks=1:"
-         "check_initialization_order=1:detect_leaks=1";
+         "check_initialization_order=1:detect_leaks=1:"
+         // An allocation that no machine can serve throws, as without the sanitizer.
+         "allocator_may_return_null=1";
 }
 
-// Registries and thread pools that libtorch makes once and keeps.
+// Registries and thread pools that libtorch makes once and keeps; and what the stack of the
+// understudy's thread held, in a forked child that has no such thread.
 const char* __lsan_default_suppressions() {
   return "leak:libtorch_cpu.so\n"
          "leak:libc10.so\n"
-         "leak:libgomp.so\n";
+         "leak:libgomp.so\n"
+         "leak:leafpack::Understudy::Impl::Run\n";
 }
 
 const char* __tsan_default_options() {
