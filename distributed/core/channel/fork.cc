@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/internal/sysinfo.h"
+
 namespace leafpack {
 namespace {
 
@@ -35,7 +37,13 @@ Registry& GetRegistry() {
   return *registry;
 }
 
-void BeforeFork() { GetRegistry().mutex.lock(); }
+void BeforeFork() {
+  // The first contended absl::Mutex measures the clock under a once flag, for some milliseconds. A fork
+  // in the midst of that leaves the flag taken in the child, and its first contended lock waits for
+  // ever. So it is done with before the fork; a lasting answer after the first time.
+  absl::base_internal::NominalCPUFrequency();
+  GetRegistry().mutex.lock();
+}
 void InParent() { GetRegistry().mutex.unlock(); }
 void InChild() {
   Registry& registry = GetRegistry();
