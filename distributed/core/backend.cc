@@ -31,6 +31,15 @@ Registry& TheRegistry() {
 
 }  // namespace
 
+absl::StatusOr<std::unique_ptr<DataWork>> DataContext::Exchange(std::vector<Transfer> /*sends*/,
+                                                                std::vector<Transfer> /*receives*/) {
+  return absl::UnimplementedError("this backend does not exchange leaves");
+}
+
+absl::Status Backend::SupportsExchange(at::ScalarType /*dtype*/, c10::DeviceType /*device*/) const {
+  return absl::UnimplementedError(absl::StrCat("the ", name(), " backend does not exchange leaves"));
+}
+
 bool RegisterBackend(std::string_view name, BackendFactory factory) {
   Registry& registry = TheRegistry();
   absl::MutexLock lock(&registry.mu);

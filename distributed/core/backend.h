@@ -2,7 +2,8 @@
 //
 // A Backend is chosen by name when a group is made. For each epoch of the group (a new one begins
 // after a failure during data) it opens one DataContext; all data of granted calls goes through it,
-// in the order of the calls. Nothing reaches a context before the ranks agreed on the call.
+// in the order of the calls. Nothing reaches a context before the ranks agreed on the call. AllReduce and
+// Exchange are all that a backend must do; the collectives on trees are made of them.
 #ifndef LEAFPACK_DISTRIBUTED_CORE_BACKEND_H_
 #define LEAFPACK_DISTRIBUTED_CORE_BACKEND_H_
 
@@ -52,6 +53,12 @@ class DataWork {
   virtual absl::StatusOr<bool> WaitFor(absl::Duration slice) = 0;
 };
 
+// What one rank sends to, or receives from, one peer in an exchange.
+struct Transfer {
+  int peer = 0;  // group rank, never the own one
+  std::vector<LeafView> views;
+};
+
 // The data path of one group in one epoch. Calls come from one thread at a time, in the same order
 // on all ranks; Abort may come from any thread.
 class DataContext {
@@ -62,6 +69,14 @@ class DataContext {
   // (kPremulSum arrives as kSum); AVG arrives as kAvg.
   virtual absl::StatusOr<std::unique_ptr<DataWork>> AllReduce(std::vector<LeafView> views,
                                                               const ReduceOp& op) = 0;
+  // Starts a personalised exchange, from which all collectives that do not reduce are made: this rank
+  // sends the `sends` and receives the `receives`, both by rising peer, each peer once at most. All
+  // ranks call it, also those that have nothing to move. What a names for b, b names for a: lists of
+  // equally many views, each with as many bytes as its partner (the ranks agreed on them before). A
+  // backend that does not pack for itself gets contiguous views only. Memory that is received into
+  // must not overlap any other memory of the exchange. Works may end in any order.
+  virtual absl::StatusOr<std::unique_ptr<DataWork>> Exchange(std::vector<Transfer> sends,
+                                                             std::vector<Transfer> receives);
   // Makes every work that is not over end with an error within about 20 ms. Idempotent. The
   // context takes no more work afterwards.
   virtual void Abort() = 0;
@@ -92,6 +107,8 @@ class Backend {
   // OK when all-reduce of this dtype with this op on this device type is possible, else Unimplemented.
   virtual absl::Status SupportsAllReduce(at::ScalarType dtype, ReduceOpKind op,
                                          c10::DeviceType device) const = 0;
+  // OK when Exchange can move leaves of this dtype on this device type, else Unimplemented.
+  virtual absl::Status SupportsExchange(at::ScalarType dtype, c10::DeviceType device) const;
   // True when operations must be enqueued by the thread that called the collective.
   virtual bool MustEnqueueInCallerThread() const { return false; }
   // True when AllReduce takes strided views and many leaves at once.

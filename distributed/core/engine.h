@@ -48,7 +48,18 @@ constexpr bool FitsInFrame(int64_t bytes, int ranks) {
   return bytes <= kMaxFrameBytes && (ranks - 1) * bytes <= kMaxFrameBytesAllPeers;
 }
 
-enum class CollectiveKind : uint8_t { kAllReduce = 1, kBarrier = 2 };  // grows; values are wire format
+// Grows; values are wire format.
+enum class CollectiveKind : uint8_t {
+  kAllReduce = 1,
+  kBarrier = 2,
+  kReduce = 3,
+  kBroadcast = 4,
+  kAllGather = 5,
+  kGather = 6,
+  kScatter = 7,
+  kReduceScatter = 8,
+  kAllToAll = 9,
+};
 
 enum class CheckMode : uint8_t {
   kAlways,  // agree on every call
