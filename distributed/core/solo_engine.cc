@@ -31,11 +31,15 @@ class DoneWork : public DataWork {
   absl::StatusOr<bool> WaitFor(absl::Duration) override { return true; }
 };
 
-// The reduction over one rank is the identity, whatever the op.
+// The reduction over one rank is the identity, whatever the op, and there is nobody to exchange with.
 class IdentityContext : public DataContext {
  public:
   absl::StatusOr<std::unique_ptr<DataWork>> AllReduce(std::vector<LeafView>,
                                                       const ReduceOp&) override {
+    return std::make_unique<DoneWork>();
+  }
+  absl::StatusOr<std::unique_ptr<DataWork>> Exchange(std::vector<Transfer>,
+                                                     std::vector<Transfer>) override {
     return std::make_unique<DoneWork>();
   }
   void Abort() override {}

@@ -15,15 +15,22 @@ namespace {
       return std::make_unique<GlooBackend>();
     });
 
+absl::Status CheckCpu(c10::DeviceType device, std::string_view does) {
+  if (device == c10::DeviceType::CPU) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat("the gloo backend ", does, " CPU tensors, not ",
+                                               c10::DeviceTypeName(device, true)));
+}
+
 }  // namespace
 
 absl::Status GlooBackend::SupportsAllReduce(at::ScalarType dtype, ReduceOpKind op,
                                             c10::DeviceType device) const {
-  if (device != c10::DeviceType::CPU) {
-    return absl::UnimplementedError(absl::StrCat("the gloo backend reduces CPU tensors, not ",
-                                                 c10::DeviceTypeName(device, true)));
-  }
+  if (absl::Status status = CheckCpu(device, "reduces"); !status.ok()) return status;
   return CheckOpAllowed(op, dtype);
+}
+
+absl::Status GlooBackend::SupportsExchange(at::ScalarType /*dtype*/, c10::DeviceType device) const {
+  return CheckCpu(device, "moves");
 }
 
 // Loopback, as measured by //benchmarks:all_reduce on two cores: a message costs a wake-up or two per

@@ -12,12 +12,14 @@ namespace leafpack {
 
 // Every dtype and op of CheckOpAllowed, on CPU tensors. Gloo carries the bytes; ranks reduce them in
 // rank order with the kernels of distributed/core/reduce. So all ranks get equal bits, and the bits
-// depend on the values alone: not on bucketing, nor on what else is in the tree.
+// depend on the values alone: not on bucketing, nor on what else is in the tree. Exchanges move the
+// bytes of any dtype.
 class GlooBackend : public Backend {
  public:
   std::string_view name() const override { return "gloo"; }
   absl::Status SupportsAllReduce(at::ScalarType dtype, ReduceOpKind op,
                                  c10::DeviceType device) const override;
+  absl::Status SupportsExchange(at::ScalarType dtype, c10::DeviceType device) const override;
   BackendCost Cost(int ranks) const override;
   absl::StatusOr<std::shared_ptr<DataContext>> Open(const DataContextOptions& options,
                                                     absl::Time deadline) override;

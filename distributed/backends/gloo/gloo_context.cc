@@ -32,6 +32,12 @@ absl::Status CheckContiguous(const LeafView& view) {
   return absl::OkStatus();
 }
 
+absl::Status CheckCpu(const LeafView& view) {
+  if (view.device.is_cpu()) return absl::OkStatus();
+  return absl::UnimplementedError(
+      absl::StrCat("the gloo backend takes CPU memory, not ", view.device.str()));
+}
+
 // Work that was over when it was made: groups of one rank.
 class DoneWork : public DataWork {
  public:
@@ -52,10 +58,12 @@ class PipelineWork : public DataWork {
 }  // namespace
 
 GlooContext::GlooContext(std::unique_ptr<GlooLink> link, int rank, int size)
-    : size_(size),
+    : rank_(rank),
+      size_(size),
       link_(std::move(link)),
       pipeline_(size == 1 ? nullptr
-                          : std::make_unique<AllReducePipeline>(link_.get(), rank, size)) {}
+                          : std::make_unique<AllReducePipeline>(link_.get(), rank, size)),
+      exchanger_(size == 1 ? nullptr : std::make_unique<Exchanger>(link_.get(), size)) {}
 
 absl::Status GlooContext::RunAlone(const std::vector<LeafView>& views, ReduceOpKind op) {
   for (const LeafView& view : views) {
@@ -73,10 +81,7 @@ absl::StatusOr<std::unique_ptr<DataWork>> GlooContext::AllReduce(std::vector<Lea
   for (const LeafView& view : views) {
     if (absl::Status status = CheckOpAllowed(kind, view.dtype); !status.ok()) return status;
     if (absl::Status status = CheckContiguous(view); !status.ok()) return status;
-    if (!view.device.is_cpu()) {
-      return absl::UnimplementedError(
-          absl::StrCat("the gloo backend reduces CPU memory, not ", view.device.str()));
-    }
+    if (absl::Status status = CheckCpu(view); !status.ok()) return status;
   }
   if (aborted_.load()) return absl::CancelledError("the data context was aborted");
   if (size_ == 1) {
@@ -86,9 +91,37 @@ absl::StatusOr<std::unique_ptr<DataWork>> GlooContext::AllReduce(std::vector<Lea
   return std::make_unique<PipelineWork>(pipeline_->Submit(std::move(views), kind));
 }
 
+absl::Status GlooContext::CheckTransfers(const std::vector<Transfer>& transfers) const {
+  int last = -1;
+  for (const Transfer& transfer : transfers) {
+    if (transfer.peer <= last || transfer.peer >= size_ || transfer.peer == rank_) {
+      return absl::InternalError(absl::StrCat("group rank ", rank_, " of ", size_,
+                                              " was given a transfer with ", transfer.peer,
+                                              " after one with ", last));
+    }
+    last = transfer.peer;
+    for (const LeafView& view : transfer.views) {
+      if (absl::Status status = CheckContiguous(view); !status.ok()) return status;
+      if (absl::Status status = CheckCpu(view); !status.ok()) return status;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<DataWork>> GlooContext::Exchange(std::vector<Transfer> sends,
+                                                                std::vector<Transfer> receives) {
+  for (const std::vector<Transfer>* transfers : {&sends, &receives}) {
+    if (absl::Status status = CheckTransfers(*transfers); !status.ok()) return status;
+  }
+  if (aborted_.load()) return absl::CancelledError("the data context was aborted");
+  if (size_ == 1) return std::make_unique<DoneWork>();
+  return exchanger_->Start(std::move(sends), std::move(receives));
+}
+
 void GlooContext::Abort() {
   aborted_.store(true);
   if (pipeline_ != nullptr) pipeline_->Abort();
+  if (exchanger_ != nullptr) exchanger_->Abort();
 }
 
 }  // namespace leafpack::gloo_internal

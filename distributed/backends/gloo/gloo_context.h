@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 
 #include "distributed/backends/gloo/all_reduce_pipeline.h"
+#include "distributed/backends/gloo/exchanger.h"
 #include "distributed/backends/gloo/gloo_link.h"
 #include "distributed/core/backend.h"
 #include "distributed/core/reduce_op.h"
@@ -25,16 +26,21 @@ class GlooContext : public DataContext {
 
   absl::StatusOr<std::unique_ptr<DataWork>> AllReduce(std::vector<LeafView> views,
                                                       const ReduceOp& op) override;
+  absl::StatusOr<std::unique_ptr<DataWork>> Exchange(std::vector<Transfer> sends,
+                                                     std::vector<Transfer> receives) override;
   void Abort() override;
 
  private:
+  absl::Status CheckTransfers(const std::vector<Transfer>& transfers) const;
   absl::Status RunAlone(const std::vector<LeafView>& views, ReduceOpKind op);
 
+  const int rank_;
   const int size_;
   const std::unique_ptr<GlooLink> link_;
   std::atomic<bool> aborted_{false};
-  // Null for one rank. Goes before the link.
+  // Null for one rank. They go before the link.
   const std::unique_ptr<AllReducePipeline> pipeline_;
+  const std::unique_ptr<Exchanger> exchanger_;
 };
 
 }  // namespace leafpack::gloo_internal

@@ -42,8 +42,10 @@ class Message {
 
 class GlooLink {
  public:
-  // Tags of messages are below this.
+  // Tags of all-reduces are below this.
   static constexpr uint32_t kTagLimit = 1u << 30;
+  // The tag of all messages of exchanges. Abort uses kTagLimit itself.
+  static constexpr uint32_t kExchangeTag = kTagLimit + 1;
 
   // Connects all ranks of `options`; collective. DeadlineExceeded when not all are there by
   // `deadline`, InvalidArgument for an interface that does not exist (names those that do).

@@ -28,31 +28,32 @@ struct Shared {
   absl::Mutex mu;  // the store serves one thread at a time
 };
 
+size_t ByteCount(const LeafView& view) {
+  size_t n = c10::elementSize(view.dtype);
+  for (int64_t size : view.sizes) n *= static_cast<size_t>(size);
+  return n;
+}
+
+void Append(const std::vector<LeafView>& views, std::vector<uint8_t>& bytes) {
+  for (const LeafView& view : views) {
+    const auto* data = static_cast<const uint8_t*>(view.data);
+    bytes.insert(bytes.end(), data, data + ByteCount(view));
+  }
+}
+
+// An operation that stores its bytes under some keys at once and is over when others are there.
 class FakeWork : public DataWork {
  public:
-  FakeWork(std::shared_ptr<Shared> shared, uint64_t number, std::vector<LeafView> views, bool average)
-      : shared_(std::move(shared)), number_(number), views_(std::move(views)), average_(average) {
+  using Values = std::vector<std::vector<uint8_t>>;
+
+  explicit FakeWork(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {
     ++shared_->faults->works;
     stalled_ = shared_->faults->stall_next_op.exchange(false);
     if (shared_->faults->fail_next_op.exchange(false)) result_ = absl::InternalError("fake fault");
   }
   ~FakeWork() override { --shared_->faults->works; }
 
-  absl::Status Send() {
-    if (stalled_ || !result_.ok()) return absl::OkStatus();
-    std::vector<uint8_t> bytes;
-    for (const LeafView& view : views_) {
-      const auto* data = static_cast<const uint8_t*>(view.data);
-      bytes.insert(bytes.end(), data, data + Bytes(view));
-    }
-    absl::MutexLock lock(&shared_->mu);
-    try {
-      shared_->options.store->set(Key(shared_->options.rank), bytes);
-    } catch (const std::exception& e) {
-      return absl::InternalError(e.what());
-    }
-    return absl::OkStatus();
-  }
+  virtual absl::Status Send() = 0;
 
   bool IsDone() override {
     absl::MutexLock lock(&mu_);
@@ -74,14 +75,27 @@ class FakeWork : public DataWork {
     }
   }
 
- private:
-  static size_t Bytes(const LeafView& view) {
-    size_t n = sizeof(float);
-    for (int64_t size : view.sizes) n *= static_cast<size_t>(size);
-    return n;
-  }
-  std::string Key(int rank) const { return absl::StrCat("op/", number_, "/", rank); }
+ protected:
+  const DataContextOptions& options() const { return shared_->options; }
 
+  // Nothing is sent by an operation that was ordered to stall or to fail.
+  absl::Status Put(const std::string& key, const std::vector<uint8_t>& bytes) {
+    absl::MutexLock lock(&mu_);
+    if (stalled_ || !result_.ok()) return absl::OkStatus();
+    absl::MutexLock store_lock(&shared_->mu);
+    try {
+      shared_->options.store->set(key, bytes);
+    } catch (const std::exception& e) {
+      return absl::InternalError(e.what());
+    }
+    return absl::OkStatus();
+  }
+
+  // The keys that the operation needs, and what it does once all are there.
+  virtual std::vector<std::string> Needs() const = 0;
+  virtual absl::Status Take(const Values& values) = 0;
+
+ private:
   bool Advance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (done_) return true;
     if (!result_.ok()) return done_ = true;
@@ -90,21 +104,53 @@ class FakeWork : public DataWork {
       return done_ = true;
     }
     if (stalled_) return false;
-    std::vector<std::vector<uint8_t>> all;
+    Values values;
     try {
       absl::MutexLock lock(&shared_->mu);
-      std::vector<std::string> keys;
-      for (int r = 0; r < shared_->options.size; ++r) keys.push_back(Key(r));
-      if (!shared_->options.store->check(keys)) return false;
-      for (const std::string& key : keys) all.push_back(shared_->options.store->get(key));
+      const std::vector<std::string> keys = Needs();
+      if (!keys.empty() && !shared_->options.store->check(keys)) return false;
+      for (const std::string& key : keys) values.push_back(shared_->options.store->get(key));
     } catch (const std::exception& e) {
       result_ = absl::InternalError(e.what());
       return done_ = true;
     }
+    result_ = Take(values);
+    return done_ = true;
+  }
+
+  const std::shared_ptr<Shared> shared_;
+  bool stalled_ = false;
+  absl::Mutex mu_;
+  bool done_ ABSL_GUARDED_BY(mu_) = false;
+  absl::Status result_ ABSL_GUARDED_BY(mu_);
+};
+
+class FakeAllReduce : public FakeWork {
+ public:
+  FakeAllReduce(std::shared_ptr<Shared> shared, uint64_t number, std::vector<LeafView> views,
+                bool average)
+      : FakeWork(std::move(shared)), number_(number), views_(std::move(views)), average_(average) {}
+
+  absl::Status Send() override {
+    std::vector<uint8_t> bytes;
+    Append(views_, bytes);
+    return Put(Key(options().rank), bytes);
+  }
+
+ private:
+  std::string Key(int rank) const { return absl::StrCat("op/", number_, "/", rank); }
+
+  std::vector<std::string> Needs() const override {
+    std::vector<std::string> keys;
+    for (int r = 0; r < options().size; ++r) keys.push_back(Key(r));
+    return keys;
+  }
+
+  absl::Status Take(const Values& all) override {
     size_t offset = 0;
     for (const LeafView& view : views_) {
       auto* out = static_cast<float*>(view.data);
-      const size_t n = Bytes(view) / sizeof(float);
+      const size_t n = ByteCount(view) / sizeof(float);
       for (size_t i = 0; i < n; ++i) {
         float sum = 0;
         for (const std::vector<uint8_t>& bytes : all) {
@@ -118,17 +164,64 @@ class FakeWork : public DataWork {
       }
       offset += n * sizeof(float);
     }
-    return done_ = true;
+    return absl::OkStatus();
   }
 
-  const std::shared_ptr<Shared> shared_;
   const uint64_t number_;
   const std::vector<LeafView> views_;
   const bool average_;
-  bool stalled_ = false;
-  absl::Mutex mu_;
-  bool done_ ABSL_GUARDED_BY(mu_) = false;
-  absl::Status result_ ABSL_GUARDED_BY(mu_);
+};
+
+class FakeExchange : public FakeWork {
+ public:
+  FakeExchange(std::shared_ptr<Shared> shared, uint64_t number, std::vector<Transfer> sends,
+               std::vector<Transfer> receives)
+      : FakeWork(std::move(shared)),
+        number_(number),
+        sends_(std::move(sends)),
+        receives_(std::move(receives)) {}
+
+  absl::Status Send() override {
+    for (const Transfer& transfer : sends_) {
+      std::vector<uint8_t> bytes;
+      Append(transfer.views, bytes);
+      if (absl::Status put = Put(Key(options().rank, transfer.peer), bytes); !put.ok()) return put;
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  std::string Key(int from, int to) const {
+    return absl::StrCat("exchange/", number_, "/", from, "/", to);
+  }
+
+  std::vector<std::string> Needs() const override {
+    std::vector<std::string> keys;
+    for (const Transfer& transfer : receives_) keys.push_back(Key(transfer.peer, options().rank));
+    return keys;
+  }
+
+  absl::Status Take(const Values& values) override {
+    for (size_t i = 0; i < receives_.size(); ++i) {
+      size_t offset = 0;
+      for (const LeafView& view : receives_[i].views) {
+        const size_t bytes = ByteCount(view);
+        if (offset + bytes > values[i].size()) return WrongSize(i);
+        if (bytes > 0) std::memcpy(view.data, values[i].data() + offset, bytes);
+        offset += bytes;
+      }
+      if (offset != values[i].size()) return WrongSize(i);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status WrongSize(size_t i) const {
+    return absl::InternalError(
+        absl::StrCat("fake exchange: rank ", receives_[i].peer, " sent other sizes"));
+  }
+
+  const uint64_t number_;
+  const std::vector<Transfer> sends_, receives_;
 };
 
 class FakeContext : public DataContext {
@@ -140,11 +233,14 @@ class FakeContext : public DataContext {
 
   absl::StatusOr<std::unique_ptr<DataWork>> AllReduce(std::vector<LeafView> views,
                                                       const ReduceOp& op) override {
-    if (shared_->aborted) return absl::AbortedError("fake context was aborted");
-    auto work = std::make_unique<FakeWork>(shared_, ++number_, std::move(views),
-                                           op.kind == ReduceOpKind::kAvg);
-    if (absl::Status sent = work->Send(); !sent.ok()) return sent;
-    return work;
+    return Start(std::make_unique<FakeAllReduce>(shared_, ++number_, std::move(views),
+                                                 op.kind == ReduceOpKind::kAvg));
+  }
+
+  absl::StatusOr<std::unique_ptr<DataWork>> Exchange(std::vector<Transfer> sends,
+                                                     std::vector<Transfer> receives) override {
+    return Start(std::make_unique<FakeExchange>(shared_, ++number_, std::move(sends),
+                                                std::move(receives)));
   }
 
   void Abort() override {
@@ -152,6 +248,12 @@ class FakeContext : public DataContext {
   }
 
  private:
+  absl::StatusOr<std::unique_ptr<DataWork>> Start(std::unique_ptr<FakeWork> work) {
+    if (shared_->aborted) return absl::AbortedError("fake context was aborted");
+    if (absl::Status sent = work->Send(); !sent.ok()) return sent;
+    return work;
+  }
+
   const std::shared_ptr<Shared> shared_;
   uint64_t number_ = 0;
 };
@@ -165,6 +267,11 @@ absl::Status FakeBackend::SupportsAllReduce(at::ScalarType dtype, ReduceOpKind o
     return absl::OkStatus();
   }
   return absl::UnimplementedError("the fake backend sums and averages float32 only");
+}
+
+absl::Status FakeBackend::SupportsExchange(at::ScalarType /*dtype*/, c10::DeviceType device) const {
+  if (device == c10::kCPU) return absl::OkStatus();
+  return absl::UnimplementedError("the fake backend moves CPU memory only");
 }
 
 BackendCost FakeBackend::Cost(int ranks) const {

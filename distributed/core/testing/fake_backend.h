@@ -1,6 +1,6 @@
-// A backend for tests of the engine: all-reduce (SUM and AVG of contiguous float32) through the store
-// that the engine hands it, so it works between threads and between processes alike. Faults can be
-// ordered ahead: operations that fail, that never end, contexts that do not open.
+// A backend for tests of the engine: all-reduce (SUM and AVG of contiguous float32) and exchange (of any
+// dtype) through the store that the engine hands it, so it works between threads and between processes
+// alike. Faults can be ordered ahead: operations that fail, that never end, contexts that do not open.
 #ifndef LEAFPACK_DISTRIBUTED_CORE_TESTING_FAKE_BACKEND_H_
 #define LEAFPACK_DISTRIBUTED_CORE_TESTING_FAKE_BACKEND_H_
 
@@ -38,6 +38,7 @@ class FakeBackend : public Backend {
   bool MustEnqueueInCallerThread() const override { return caller_thread_; }
   absl::Status SupportsAllReduce(at::ScalarType dtype, ReduceOpKind op,
                                  c10::DeviceType device) const override;
+  absl::Status SupportsExchange(at::ScalarType dtype, c10::DeviceType device) const override;
   BackendCost Cost(int ranks) const override;
   absl::StatusOr<std::shared_ptr<DataContext>> Open(const DataContextOptions& options,
                                                     absl::Time deadline) override;
