@@ -21,6 +21,35 @@ uint8_t DtypeCode(c10::ScalarType dtype) {
   return dtype == c10::ScalarType::Undefined ? 255 : static_cast<uint8_t>(dtype);
 }
 
+c10::ScalarType DtypeOfCode(uint8_t code) {
+  switch (const auto dtype = static_cast<c10::ScalarType>(code)) {
+    case c10::ScalarType::Byte:
+    case c10::ScalarType::Char:
+    case c10::ScalarType::Short:
+    case c10::ScalarType::Int:
+    case c10::ScalarType::Long:
+    case c10::ScalarType::Half:
+    case c10::ScalarType::Float:
+    case c10::ScalarType::Double:
+    case c10::ScalarType::ComplexHalf:
+    case c10::ScalarType::ComplexFloat:
+    case c10::ScalarType::ComplexDouble:
+    case c10::ScalarType::Bool:
+    case c10::ScalarType::BFloat16:
+    case c10::ScalarType::UInt16:
+    case c10::ScalarType::UInt32:
+    case c10::ScalarType::UInt64:
+    case c10::ScalarType::Float8_e5m2:
+    case c10::ScalarType::Float8_e4m3fn:
+    case c10::ScalarType::Float8_e5m2fnuz:
+    case c10::ScalarType::Float8_e4m3fnuz:
+    case c10::ScalarType::Float8_e8m0fnu:
+      return dtype;
+    default:
+      return c10::ScalarType::Undefined;
+  }
+}
+
 std::string_view DtypeName(c10::ScalarType dtype) {
   switch (dtype) {
     case c10::ScalarType::Byte:

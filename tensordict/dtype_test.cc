@@ -23,5 +23,18 @@ TEST(DtypeTest, EveryDtypeHasANameAndANumberOfItsOwn) {
   EXPECT_EQ(DtypeName(c10::ScalarType::Bool), "bool");
 }
 
+TEST(DtypeTest, NumbersOfPeersLeadBackToTheirDtype) {
+  for (int code = 0; code < 256; ++code) {
+    const c10::ScalarType dtype = DtypeOfCode(static_cast<uint8_t>(code));
+    if (dtype == c10::ScalarType::Undefined) continue;
+    EXPECT_EQ(DtypeCode(dtype), code);
+  }
+  EXPECT_EQ(DtypeOfCode(DtypeCode(c10::ScalarType::BFloat16)), c10::ScalarType::BFloat16);
+  EXPECT_EQ(DtypeOfCode(DtypeCode(c10::ScalarType::UInt64)), c10::ScalarType::UInt64);
+  EXPECT_EQ(DtypeOfCode(DtypeCode(c10::ScalarType::QInt8)), c10::ScalarType::Undefined);
+  EXPECT_EQ(DtypeOfCode(254), c10::ScalarType::Undefined);
+  EXPECT_EQ(DtypeOfCode(255), c10::ScalarType::Undefined);
+}
+
 }  // namespace
 }  // namespace leafpack
