@@ -19,6 +19,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -34,6 +35,7 @@
 
 #include "distributed/core/backend.h"
 #include "distributed/core/group.h"
+#include "distributed/core/process_check.h"
 
 namespace leafpack {
 
@@ -142,6 +144,18 @@ class Call {
   virtual void Cancel() = 0;
 };
 
+class KeyValueStore;  // distributed/core/channel/key_value_store.h
+
+// Something with threads or sockets of its own that a layer above keeps for a group, and that ends
+// with it.
+class Companion {
+ public:
+  virtual ~Companion() = default;
+  // Ends what it does, by `until` at the latest as far as peers are concerned. Called once, without
+  // a lock, before the group's channel closes; further use must fail.
+  virtual void Close(absl::Time until) = 0;
+};
+
 class Engine {
  public:
   virtual ~Engine() = default;
@@ -176,9 +190,44 @@ class Engine {
     return attachment_;
   }
 
+  // The group's companion, made by `make` at first use. FailedPrecondition after Shutdown or fork.
+  // Thread-safe. (One kind only: that of point-to-point transfers.)
+  absl::StatusOr<std::shared_ptr<Companion>> GetCompanion(
+      absl::FunctionRef<absl::StatusOr<std::shared_ptr<Companion>>()> make) {
+    if (process_.forked()) return ProcessCheck::ForkedError();
+    absl::MutexLock lock(&attachment_mutex_);
+    if (companion_closed_) return absl::FailedPreconditionError("the group was shut down");
+    if (companion_ == nullptr) {
+      absl::StatusOr<std::shared_ptr<Companion>> made = make();
+      if (!made.ok()) return made.status();
+      companion_ = *std::move(made);
+    }
+    return companion_;
+  }
+
+  // The group's store under a prefix below its own: for keys of `purpose` alone. Null in a group of
+  // one. Nothing is connected yet.
+  virtual std::unique_ptr<KeyValueStore> OpenStore(std::string_view purpose);
+
+ protected:
+  // For Shutdown.
+  void CloseCompanion(absl::Time until) {
+    std::shared_ptr<Companion> companion;
+    {
+      absl::MutexLock lock(&attachment_mutex_);
+      if (companion_closed_) return;
+      companion_closed_ = true;
+      companion = companion_;
+    }
+    if (companion != nullptr) companion->Close(until);
+  }
+
  private:
+  const ProcessCheck process_;
   absl::Mutex attachment_mutex_;
   std::shared_ptr<void> attachment_ ABSL_GUARDED_BY(attachment_mutex_);
+  std::shared_ptr<Companion> companion_ ABSL_GUARDED_BY(attachment_mutex_);
+  bool companion_closed_ ABSL_GUARDED_BY(attachment_mutex_) = false;
 };
 
 }  // namespace leafpack

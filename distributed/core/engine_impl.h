@@ -121,6 +121,7 @@ class EngineImpl final : public Engine,
   void RunInWorker(absl::AnyInvocable<void()> task) override;
   void RememberError(absl::Status status) override;
   absl::Status Shutdown(absl::Duration timeout) override;
+  std::unique_ptr<KeyValueStore> OpenStore(std::string_view purpose) override;
   // The exit hook's: like Shutdown, but does not free what backends made.
   void ShutdownAtExit(absl::Time until);
 

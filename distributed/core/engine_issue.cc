@@ -83,6 +83,12 @@ absl::Status EngineImpl::CheckUsable() const {
   return fork_generation_ == ForkGeneration() ? absl::OkStatus() : ForkedError();
 }
 
+std::unique_ptr<KeyValueStore> Engine::OpenStore(std::string_view) { return nullptr; }
+
+std::unique_ptr<KeyValueStore> EngineImpl::OpenStore(std::string_view purpose) {
+  return WrapC10dStore(config_.store->store, absl::StrCat(config_.prefix, "/", purpose));
+}
+
 absl::Status EngineImpl::StartChannel() {
   if (started_) return channel_failure_;
   absl::StatusOr<std::unique_ptr<Understudy::Registration>> registration =

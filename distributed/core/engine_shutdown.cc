@@ -110,6 +110,7 @@ bool EngineImpl::Close(absl::Time until) {
 absl::Status EngineImpl::Shutdown(absl::Duration timeout) {
   if (absl::Status usable = CheckUsable(); !usable.ok()) return usable;
   const absl::Time until = absl::Now() + timeout;
+  CloseCompanion(until);
   if (!Close(until)) return absl::OkStatus();
   worker_.Stop(until);
   std::map<uint32_t, std::shared_ptr<EpochData>> epochs;
@@ -132,6 +133,7 @@ absl::Status EngineImpl::Shutdown(absl::Duration timeout) {
 }
 
 void EngineImpl::ShutdownAtExit(absl::Time until) {
+  if (CheckUsable().ok()) CloseCompanion(until);
   Close(until);
   worker_.Stop(until);
   absl::MutexLock lock(&mu_);

@@ -2,7 +2,8 @@
 
     third_party <- tensordict <- tensordict/bucket <- distributed/tree <- distributed <- bindings/*
     third_party <- distributed/core <- distributed/{store, backends/*} <- distributed
-    distributed/core <- distributed/tree;  distributed/launch stands alone
+    distributed/core <- distributed/tree <- distributed/p2p <- distributed
+    distributed/launch stands alone
 
 An arrow points from the layer that is used to the layer that uses it, and a layer may use whatever
 lies below it. Visibility keeps an edge from being built; this test keeps visibility from being
@@ -17,7 +18,8 @@ _BELOW = {
     "distributed/store": ["distributed/core"],
     "distributed/backends": ["distributed/core"],
     "distributed/tree": ["distributed/core", "tensordict/bucket"],
-    "distributed": ["distributed/backends", "distributed/store", "distributed/tree"],
+    "distributed/p2p": ["distributed/tree"],
+    "distributed": ["distributed/backends", "distributed/p2p", "distributed/store", "distributed/tree"],
     "distributed/launch": [],
     "bindings": ["distributed"],
     "benchmarks": ["distributed"],
@@ -149,6 +151,10 @@ def check_layers():
         ("distributed/backends/gloo", "distributed/tree", True),
         ("distributed/tree", "distributed/backends/gloo", True),
         ("distributed/tree", "distributed", True),
+        ("distributed/p2p", "distributed/core/channel", False),
+        ("distributed", "distributed/p2p", False),
+        ("distributed/tree", "distributed/p2p", True),
+        ("distributed/p2p", "distributed/backends/gloo", True),
         ("distributed/launch", "distributed/core", True),
         ("bindings/python", "bindings/c", True),
         ("distributed", "bindings/python", True),
