@@ -16,6 +16,7 @@
 #include "tensordict/digest128.h"
 #include "tensordict/digest_builder.h"
 #include "tensordict/nested_key.h"
+#include "tensordict/non_tensor.h"
 #include "tensordict/tensor_dict.h"
 #include "tensordict/tensor_dict_node.h"
 
@@ -46,12 +47,23 @@ const std::shared_ptr<const PathList>& NoPaths() {
   return *none;
 }
 
+const at::Tensor& NoTensor() {
+  static const auto* const none = new at::Tensor();
+  return *none;
+}
+
 }  // namespace
 
 PathList::PathList(std::vector<NestedKey> paths)
     : paths_(std::move(paths)), digest_(DigestOf(paths_)) {}
 
 FlatTree::FlatTree() : paths(NoPaths()) {}
+
+const NonTensor* FlatTree::non_tensor(size_t i) const {
+  const auto it = std::lower_bound(non_tensors.begin(), non_tensors.end(), i,
+                                   [](const NonTensorLeaf& n, size_t leaf) { return n.leaf < leaf; });
+  return it != non_tensors.end() && it->leaf == i ? &it->value : nullptr;
+}
 
 struct TensorDict::Flattener {
   using Cache = TensorDict::Node::FlattenCache;
@@ -90,6 +102,10 @@ struct TensorDict::Flattener {
       if (const auto* leaf = std::get_if<at::Tensor>(&value)) {
         paths.push_back(path.Child(key));
         cache->leaves.push_back(leaf);
+      } else if (const auto* non_tensor = std::get_if<NonTensor>(&value)) {
+        paths.push_back(path.Child(key));
+        cache->non_tensors.emplace_back(cache->leaves.size(), non_tensor);
+        cache->leaves.push_back(&NoTensor());
       } else {
         path.push_back(key);
         enter(std::get<TensorDict>(value).node_.get());
@@ -116,36 +132,52 @@ FlatTree Flatten(const TensorDict& tree) {
   std::vector<at::Tensor> leaves;
   leaves.reserve(cache->leaves.size());
   for (const at::Tensor* leaf : cache->leaves) leaves.push_back(*leaf);
-  return FlatTree(cache->paths, std::move(leaves));
+  std::vector<NonTensorLeaf> non_tensors;
+  non_tensors.reserve(cache->non_tensors.size());
+  for (const auto& [leaf, value] : cache->non_tensors) non_tensors.push_back({leaf, *value});
+  return FlatTree(cache->paths, std::move(leaves), std::move(non_tensors));
 }
 
-absl::StatusOr<FlatTree> MakeFlatTree(std::vector<std::pair<NestedKey, at::Tensor>> leaves) {
-  for (const auto& [path, leaf] : leaves) {
-    if (path.size() > static_cast<size_t>(kMaxTreeDepth)) {
-      const std::vector<KeyComponent> begin(path.begin(), path.begin() + 4);
+absl::StatusOr<FlatTree> MakeFlatTree(
+    std::vector<std::pair<NestedKey, at::Tensor>> leaves,
+    std::vector<std::pair<NestedKey, NonTensor>> non_tensors) {
+  struct Leaf {
+    NestedKey path;
+    at::Tensor tensor;
+    const NonTensor* value = nullptr;
+  };
+  std::vector<Leaf> all;
+  all.reserve(leaves.size() + non_tensors.size());
+  for (auto& [path, tensor] : leaves) all.push_back({std::move(path), std::move(tensor), nullptr});
+  for (auto& [path, value] : non_tensors) all.push_back({std::move(path), at::Tensor(), &value});
+  for (const Leaf& leaf : all) {
+    if (leaf.path.size() > static_cast<size_t>(kMaxTreeDepth)) {
+      const std::vector<KeyComponent> begin(leaf.path.begin(), leaf.path.begin() + 4);
       return absl::InvalidArgumentError(
-          absl::StrCat("the path ", NestedKey(begin).ToString(), "... has ", path.size(),
+          absl::StrCat("the path ", NestedKey(begin).ToString(), "... has ", leaf.path.size(),
                        " components, more than the limit of ", kMaxTreeDepth));
     }
   }
-  const auto before = [](const auto& a, const auto& b) { return a.first < b.first; };
-  if (!std::is_sorted(leaves.begin(), leaves.end(), before)) {
-    std::stable_sort(leaves.begin(), leaves.end(), before);
+  const auto before = [](const Leaf& a, const Leaf& b) { return a.path < b.path; };
+  if (!std::is_sorted(all.begin(), all.end(), before)) {
+    std::stable_sort(all.begin(), all.end(), before);
   }
   FlatTree tree;
   std::vector<NestedKey> paths;
-  paths.reserve(leaves.size());
-  tree.leaves.reserve(leaves.size());
-  for (auto& [path, leaf] : leaves) {
+  paths.reserve(all.size());
+  tree.leaves.reserve(all.size());
+  for (Leaf& leaf : all) {
     // Only neighbours can clash: all that begins with a path comes right behind it.
-    if (!paths.empty() && paths.back().IsPrefixOf(path)) {
+    if (!paths.empty() && paths.back().IsPrefixOf(leaf.path)) {
       return absl::InvalidArgumentError(
-          paths.back() == path
-              ? absl::StrCat("two leaves stand at ", path.ToString())
-              : absl::StrCat(path.ToString(), " stands below the leaf ", paths.back().ToString()));
+          paths.back() == leaf.path
+              ? absl::StrCat("two leaves stand at ", leaf.path.ToString())
+              : absl::StrCat(leaf.path.ToString(), " stands below the leaf ",
+                             paths.back().ToString()));
     }
-    paths.push_back(std::move(path));
-    tree.leaves.push_back(std::move(leaf));
+    if (leaf.value != nullptr) tree.non_tensors.push_back({paths.size(), *leaf.value});
+    paths.push_back(std::move(leaf.path));
+    tree.leaves.push_back(std::move(leaf.tensor));
   }
   if (!paths.empty()) tree.paths = std::make_shared<PathList>(std::move(paths));
   return tree;

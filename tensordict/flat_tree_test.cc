@@ -78,9 +78,9 @@ TEST(FlattenTest, PathsAreTheSameObjectUntilTheStructureChanges) {
   EXPECT_FALSE(same());
   ASSERT_TRUE(inner.Set("not in the tree any more", other).ok());
   EXPECT_TRUE(same());
-  inner.Clear();
+  ASSERT_TRUE(inner.Clear().ok());
   EXPECT_TRUE(same());
-  replacement.Clear();
+  ASSERT_TRUE(replacement.Clear().ok());
   EXPECT_FALSE(same());
   EXPECT_EQ(Flatten(tree).size(), 1u);
   // A change that fails is none.

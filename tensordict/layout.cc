@@ -26,6 +26,7 @@
 #include "tensordict/dtype.h"
 #include "tensordict/flat_tree.h"
 #include "tensordict/nested_key.h"
+#include "tensordict/non_tensor.h"
 #include "tensordict/overlap.h"
 
 namespace leafpack {
@@ -225,6 +226,7 @@ Digest128 DigestOf(const PathList& paths, const std::vector<LeafInfo>& leaves) {
     builder.I64(info.alias_of);
     builder.U32(static_cast<uint32_t>(info.sizes.size()));
     for (const int64_t size : info.sizes) builder.I64(size);
+    if (info.kind == LeafKind::kNonTensor) info.value.AppendTo(builder);
   }
   return builder.Finish();
 }
@@ -247,12 +249,13 @@ Digest128 StrideDigestOf(const std::vector<LeafInfo>& leaves) {
 
 std::string Describe(const LeafInfo& info, const PathList& paths) {
   if (info.kind == LeafKind::kUndefined) return "undefined (no tensor)";
+  if (info.kind == LeafKind::kNonTensor) {
+    return absl::StrCat("the value ", info.value.ToString());
+  }
   std::string text = absl::StrCat(DtypeName(info.dtype), " ", SizesToString(Span(info.sizes)), " ",
                                   c10::DeviceTypeName(info.device.type(), /*lower_case=*/true));
   if (info.kind == LeafKind::kSparse) {
     absl::StrAppend(&text, ", sparse in ", info.sparse_dim, " dimensions");
-  } else if (info.kind != LeafKind::kDense) {
-    absl::StrAppend(&text, ", ", LeafKindName(info.kind));
   }
   if (info.alias_of >= 0) {
     absl::StrAppend(&text, ", the memory of ",
@@ -294,8 +297,18 @@ absl::StatusOr<Layout> Layout::Of(const FlatTree& tree) {
                                                    tree.paths == nullptr ? 0 : tree.paths->size(),
                                                    " paths has ", tree.leaves.size(), " leaves"));
   }
+  size_t first_free = 0;
+  for (const NonTensorLeaf& n : tree.non_tensors) {
+    if (n.leaf < first_free || n.leaf >= tree.leaves.size() || tree.leaves[n.leaf].defined()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a flat tree names leaf ", n.leaf, " of ", tree.leaves.size(),
+                       " as no tensor, but it does not exist, is one, or was named before"));
+    }
+    first_free = n.leaf + 1;
+  }
   auto rep = std::make_shared<Rep>();
   rep->paths = tree.paths;
+  rep->non_tensors = tree.non_tensors;
   rep->leaves.resize(tree.leaves.size());
   rep->seen.reserve(tree.leaves.size() * 6);
   for (size_t i = 0; i < tree.leaves.size(); ++i) {
@@ -317,6 +330,10 @@ absl::StatusOr<Layout> Layout::Of(const FlatTree& tree) {
       return Unsupported(path, absl::StrCat("a tensor that cannot be read (", e.what(), ")"));
     }
   }
+  for (const NonTensorLeaf& n : tree.non_tensors) {
+    rep->leaves[n.leaf].kind = LeafKind::kNonTensor;
+    rep->leaves[n.leaf].value = n.value;
+  }
   if (absl::Status s = FindAliases(tree, rep->leaves); !s.ok()) return s;
   FindNeighbours(tree, rep->leaves);
   for (const LeafInfo& info : rep->leaves) {
@@ -329,6 +346,7 @@ absl::StatusOr<Layout> Layout::Of(const FlatTree& tree) {
 
 bool Layout::Matches(const FlatTree& tree) const {
   if (tree.paths != rep_->paths || tree.leaves.size() != rep_->leaves.size()) return false;
+  if (tree.non_tensors != rep_->non_tensors) return false;
   const int64_t* seen = rep_->seen.data();
   for (const at::Tensor& tensor : tree.leaves) {
     if (!tensor.defined()) {

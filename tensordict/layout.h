@@ -1,4 +1,4 @@
-// Layout: all about the leaves of a tree except their values. Ranks compare it before they move data.
+// Layout: all about the leaves of a tree except the values in tensors. Ranks compare it before they move data.
 //
 //   FlatTree flat = Flatten(tree);
 //   ASSIGN_OR_RETURN(Layout layout, Layout::Of(flat));
@@ -25,6 +25,7 @@
 #include "tensordict/digest128.h"
 #include "tensordict/flat_tree.h"
 #include "tensordict/nested_key.h"
+#include "tensordict/non_tensor.h"
 
 namespace leafpack {
 
@@ -69,6 +70,8 @@ struct LeafInfo {
   int64_t follows = -1;
   // Address of the first element at the time of Layout::Of (0 if it has none). Not in any digest.
   uintptr_t address = 0;
+  // kNonTensor: the value, which the digest covers. Such a leaf has no dtype, sizes or bytes.
+  NonTensor value;
 };
 
 // Immutable; copies share one body. Holds no reference to any tensor. Threads: any.
@@ -91,6 +94,7 @@ class Layout {
   // - a path has more than kMaxTreeDepth components.
   // Unimplemented, naming the path, for a tensor that is neither strided nor sparse COO, or has no
   // memory of its own (nested, CSR, batched by a transform).
+  // Also InvalidArgument if `non_tensors` does not fit the leaves.
   // Leaves without elements and undefined ones never overlap. Memory of sparse leaves is not looked
   // at, except that the same sparse tensor under two paths is an alias.
   static absl::StatusOr<Layout> Of(const FlatTree& tree);
@@ -102,7 +106,7 @@ class Layout {
   const NestedKey& path(size_t i) const { return (*rep_->paths)[i]; }
 
   // Of what ranks must agree on, for every leaf in canonical order: path, dtype, sizes, device type,
-  // kind and alias group. Not strides, offsets, addresses or device numbers. The same in every process
+  // kind, alias group, and the value of what is no tensor. Not strides, offsets, addresses or device numbers. The same in every process
   // and on every platform.
   const Digest128& digest() const { return rep_->digest; }
 
@@ -113,8 +117,11 @@ class Layout {
   // Bytes of all dense leaves, each alias group once.
   int64_t total_bytes() const { return rep_->total_bytes; }
 
+  // Number of leaves that are no tensors.
+  size_t num_non_tensors() const { return rep_->non_tensors.size(); }
+
   // True if digest and plans of this layout hold for `tree`: the same `paths` pointer, and every leaf
-  // with the same address, dtype, sizes, strides, device and kind. False is always safe: take a new
+  // with the same address, dtype, sizes, strides, device and kind, or the same value. False is always safe: take a new
   // Layout::Of. (Other tensor objects over the same memory do match.)
   bool Matches(const FlatTree& tree) const;
 
@@ -137,6 +144,7 @@ class Layout {
     std::vector<LeafInfo> leaves;
     // What Matches compares, packed: see layout.cc.
     std::vector<int64_t> seen;
+    std::vector<NonTensorLeaf> non_tensors;
     Digest128 digest;
     Digest128 stride_digest;
     int64_t total_bytes = 0;

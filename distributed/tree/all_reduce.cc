@@ -46,6 +46,13 @@ class AllReduceOperation : public TreeOperation {
   std::vector<std::string> bucket_paths(size_t index) const override {
     return PathsOf(plan_->buckets.buckets[index]);
   }
+  std::vector<std::string> skipped_paths() const override {
+    std::vector<std::string> paths;
+    for (const NonTensorLeaf& skipped : tree_.non_tensors) {
+      paths.push_back((*tree_.paths)[skipped.leaf].ToString());
+    }
+    return paths;
+  }
 
   // Whether it has a data phase, i.e. messages beside the control channel.
   bool has_data() const { return !plan_->is_frame; }
@@ -133,7 +140,9 @@ absl::StatusOr<std::shared_ptr<AllReduceOperation>> AllReduceOperation::Post(
     }
   }
   const std::shared_ptr<const CallPlan>& plan = operation->plan_;
-  operation->stats_.leaves = static_cast<int64_t>(operation->tree_.size());
+  operation->stats_.skipped = static_cast<int64_t>(operation->tree_.non_tensors.size());
+  operation->stats_.leaves =
+      static_cast<int64_t>(operation->tree_.size()) - operation->stats_.skipped;
   operation->stats_.bytes = plan->layout.total_bytes();
   operation->stats_.buckets = static_cast<int64_t>(plan->buckets.buckets.size());
   spec.kind = CollectiveKind::kAllReduce;

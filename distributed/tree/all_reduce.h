@@ -54,11 +54,12 @@ struct AllReduceOptions {
   AllReduceStats* stats = nullptr;
 };
 
-// Reduces every leaf in place; returns when all leaves hold the result, equal on all ranks to the
+// Reduces every tensor in place; returns when all leaves hold the result, equal on all ranks to the
 // bit. Leaves may be strided, permuted, empty, 0-dim; a region that stands under several paths is
-// reduced once. Leaves that require grad are written without a record and their version counter is
-// bumped; in grad mode a leaf with a grad_fn is refused. Errors: see the top of this file, and
-// DeadlineExceeded / Cancelled / Unavailable with the ranks in their details (distributed/core/error.h).
+// reduced once. Leaves that are no tensors must be equal on all ranks and stay as they are. Leaves
+// that require grad are written without a record and their version counter is bumped; in grad mode a
+// leaf with a grad_fn is refused. Errors: see the top of this file, and DeadlineExceeded /
+// Cancelled / Unavailable with the ranks in their details (distributed/core/error.h).
 // Calls on one group come from one thread at a time, in one order on all ranks.
 absl::Status AllReduce(const TensorDict& tree, const Group& group,
                        const AllReduceOptions& options = {});

@@ -139,7 +139,12 @@ FlatTree PlanCache::Select(FlatTree tree, const LeafFilter& filter) {
   if (filter.kind() == LeafFilter::Kind::kAll) return tree;
   std::vector<size_t> chosen;
   std::vector<at::Tensor> leaves;
+  auto non_tensor = tree.non_tensors.begin();
   for (size_t i = 0; i < tree.size(); ++i) {  // a predicate is user code: no lock is held
+    if (non_tensor != tree.non_tensors.end() && non_tensor->leaf == i) {
+      ++non_tensor;
+      continue;
+    }
     if (!filter.Takes((*tree.paths)[i], tree.leaves[i])) continue;
     chosen.push_back(i);
     leaves.push_back(tree.leaves[i]);

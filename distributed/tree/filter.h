@@ -18,7 +18,8 @@ enum class OnFailure : uint8_t {
   kRestore,  // the tree is as it was before, at the cost of staging it; all ranks succeed or all fail
 };
 
-// Which leaves take part. Ranks must choose the same leaves.
+// Which leaves take part. Ranks must choose the same leaves. All() also takes the leaves that are no
+// tensors: they are compared, never changed; the other filters leave them out.
 class LeafFilter {
  public:
   using Predicate = std::function<bool(const NestedKey& path, const at::Tensor& leaf)>;

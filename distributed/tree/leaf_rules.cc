@@ -27,6 +27,7 @@ absl::Status Unsupported(absl::StatusCode code, const NestedKey& path, std::stri
 absl::Status CheckLeafKinds(const Layout& layout, ReduceOpKind op, const Backend& backend) {
   for (size_t i = 0; i < layout.size(); ++i) {
     const LeafInfo& leaf = layout.leaf(i);
+    if (leaf.kind == LeafKind::kNonTensor) continue;  // equal on all ranks by the digest
     if (leaf.kind == LeafKind::kUndefined) {
       return Unsupported(absl::StatusCode::kInvalidArgument, layout.path(i),
                          "is undefined (a gradient that does not exist?); erase it on all ranks or "
@@ -66,6 +67,7 @@ absl::Status CheckAutograd(const FlatTree& tree) {
 
 void BumpVersions(const FlatTree& tree) {
   for (const at::Tensor& leaf : tree.leaves) {
+    if (!leaf.defined()) continue;  // a value that is no tensor
     c10::TensorImpl* impl = leaf.unsafeGetTensorImpl();
     if (!impl->is_inference()) impl->bump_version();
   }

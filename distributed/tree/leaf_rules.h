@@ -11,9 +11,9 @@
 
 namespace leafpack::internal {
 
-// OK if every leaf's kind, dtype and device type can be reduced with `op` by `backend`; else
+// OK if every tensor's kind, dtype and device type can be reduced with `op` by `backend`; else
 // InvalidArgument or Unimplemented that names the first path, with kUnsupported in its details. Depends
-// on the layout only.
+// on the layout only. Values that are no tensors are passed over: nothing is reduced there.
 absl::Status CheckLeafKinds(const Layout& layout, ReduceOpKind op, const Backend& backend);
 
 // OK unless grad mode is on and a leaf was computed by autograd (has a grad_fn): writing it in place

@@ -179,6 +179,10 @@ size_t TreeWork::size() const { return state_->run().operation().num_buckets(); 
 
 BucketWork TreeWork::bucket(size_t index) const { return BucketWork(state_, index); }
 
+std::vector<std::string> TreeWork::skipped_paths() const {
+  return state_->run().operation().skipped_paths();
+}
+
 AllReduceStats TreeWork::stats() const { return state_->run().operation().stats(); }
 
 int64_t BucketWork::bytes() const { return state_->run().operation().bucket_bytes(index_); }

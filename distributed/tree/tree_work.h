@@ -24,7 +24,8 @@ struct AllReduceStats {
   double communicate = 0;  // waiting for the backend
   double unpack = 0;       // copies back
   double total = 0;
-  int64_t leaves = 0;
+  int64_t leaves = 0;      // tensors that took part
+  int64_t skipped = 0;     // leaves that are no tensors: compared, not reduced
   int64_t bytes = 0;       // reduced bytes on this rank
   int64_t buckets = 0;     // messages; 0 when the tree rode with its digest
 };
@@ -68,6 +69,10 @@ class TreeWork {
   // no messages of its own.
   size_t size() const;
   BucketWork bucket(size_t index) const;
+
+  // Printable paths of the leaves that are no tensors, in canonical order: the ranks agreed that their
+  // values are equal, and they are left as they are.
+  std::vector<std::string> skipped_paths() const;
 
   // After Wait.
   AllReduceStats stats() const;

@@ -35,6 +35,7 @@ class TreeOperation {
   virtual size_t num_buckets() const = 0;
   virtual int64_t bucket_bytes(size_t index) const = 0;
   virtual std::vector<std::string> bucket_paths(size_t index) const = 0;
+  virtual std::vector<std::string> skipped_paths() const = 0;
 };
 
 // Shared by the handle and, where it drives, the group's worker. Thread-safe.
