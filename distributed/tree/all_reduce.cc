@@ -25,6 +25,10 @@ namespace {
 
 constexpr size_t kMaxNameBytes = 256;
 
+// Buckets of the automatic plan that together are no larger share an operation of a backend that packs
+// for itself.
+constexpr int64_t kSharedOperationBytes = int64_t{16} << 20;
+
 std::string CallName(std::string_view name) {
   return name.empty() ? "all_reduce" : absl::StrCat("all_reduce '", name, "'");
 }
@@ -64,6 +68,7 @@ class AllReduceOperation : public TreeOperation {
         where_(absl::StrCat(CallName(options.name), " on rank ", group.global_rank().value())),
         op_(options.op),
         restore_(options.on_failure == OnFailure::kRestore),
+        leaf_views_(group.backend().PacksForItself()),
         max_in_flight_bytes_(options.max_in_flight_bytes) {}
 
   absl::Status Prepare(FlatTree tree, const Group& group, const AllReduceOptions& options);
@@ -76,6 +81,7 @@ class AllReduceOperation : public TreeOperation {
   const std::string where_;
   const ReduceOp op_;
   const bool restore_;
+  const bool leaf_views_;
   const int64_t max_in_flight_bytes_;
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   FlatTree tree_;  // the leaves that take part
@@ -216,6 +222,11 @@ absl::Status AllReduceOperation::RunData(const InterruptCheck& interrupt) {
   options.op = op_;
   options.order = strides_agree ? PackOrder::kMemory : PackOrder::kLogical;
   options.stage = restore_;
+  options.leaf_views = leaf_views_;
+  // Small buckets of other dtypes ride along; who asks for one reduction per leaf gets it.
+  if (plan_->arguments.bucketing.mode() == Bucketing::Mode::kAuto) {
+    options.shared_operation_bytes = kSharedOperationBytes;
+  }
   options.max_in_flight_bytes = max_in_flight_bytes_;
   options.interrupt = interrupt;
   std::vector<size_t> missing;  // of each bucket that the handle knows: leaves without result

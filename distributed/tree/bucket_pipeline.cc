@@ -6,6 +6,7 @@
 #include "absl/time/clock.h"
 
 #include "distributed/core/reduce/reduce.h"
+#include "distributed/tree/leaf_views.h"
 #include "distributed/tree/stopwatch.h"
 
 namespace leafpack::internal {
@@ -29,15 +30,18 @@ BucketPipeline::BucketPipeline(const BucketPlan& plan, const FlatTree& tree, Pac
 
 absl::Status BucketPipeline::Run() {
   absl::Status status;
-  for (size_t i = 0; status.ok() && i < plan_.buckets.size(); ++i) {
+  for (size_t i = 0; status.ok() && i < plan_.buckets.size();) {
+    int64_t bytes = 0;
+    const size_t end = EndOfOperation(i, bytes);
     // Staged copies are all kept to the end, so waiting would bound nothing.
-    while (status.ok() && !options_.stage && !in_flight_.empty() &&
-           in_flight_bytes_ + plan_.buckets[i].bytes > options_.max_in_flight_bytes) {
+    while (status.ok() && !options_.stage && in_flight_bytes_ > 0 &&
+           in_flight_bytes_ + bytes > options_.max_in_flight_bytes) {
       status = WaitForFront();
     }
     if (status.ok()) status = Poll();
-    if (status.ok()) status = Enqueue(i);
+    if (status.ok()) status = Enqueue(i, end);
     if (status.ok()) status = FinishWhatIsDone();
+    i = end;
   }
   call_.LeaveTurnstile();
   while (status.ok() && !in_flight_.empty()) status = WaitForFront();
@@ -67,30 +71,68 @@ absl::StatusOr<PackedBucket> BucketPipeline::PackNext(const Bucket& bucket) {
   return packed;
 }
 
-absl::Status BucketPipeline::Enqueue(size_t index) {
-  const Bucket& bucket = plan_.buckets[index];
+size_t BucketPipeline::EndOfOperation(size_t first, int64_t& bytes) const {
+  size_t end = first + 1;
+  bytes = plan_.buckets[first].bytes;
+  if (!options_.leaf_views) return end;
+  for (; end < plan_.buckets.size(); ++end) {
+    const Bucket& next = plan_.buckets[end];
+    if (next.device != plan_.buckets[first].device ||
+        bytes + next.bytes > options_.shared_operation_bytes) {
+      break;
+    }
+    bytes += next.bytes;
+  }
+  return end;
+}
+
+absl::Status BucketPipeline::AddViews(const Bucket& bucket, std::vector<LeafView>& views,
+                                      std::vector<std::shared_ptr<PackedBucket>>& packed) {
+  if (options_.leaf_views && !options_.stage && options_.op.kind != ReduceOpKind::kPremulSum &&
+      CanBeViewed(bucket, tree_.leaves)) {
+    ScopedStopwatch watch(stats_.pack);
+    if (kept_leaves_ == nullptr) {
+      kept_leaves_ = std::make_shared<const std::vector<at::Tensor>>(tree_.leaves);
+    }
+    AppendLeafViews(bucket, tree_.leaves, options_.order, kept_leaves_, views);
+    packed.push_back(nullptr);
+    ++direct_started_;
+    return absl::OkStatus();
+  }
   absl::StatusOr<PackedBucket> result = PackNext(bucket);
   if (!result.ok()) return result.status();
-  auto packed = std::make_shared<PackedBucket>(*std::move(result));
-  LeafView view;
-  view.data = packed->data();
-  view.dtype = packed->dtype();
-  view.device = packed->device();
-  view.sizes = {packed->numel()};
-  view.strides = {1};
-  view.keep_alive = packed;
-  std::vector<LeafView> views;
-  views.push_back(std::move(view));
-  ReduceOp op = options_.op;
-  if (op.kind == ReduceOpKind::kPremulSum) op = ReduceOp::kSum;
-  if (packed->owned()) {
-    in_flight_bytes_ += packed->bytes();
+  packed.push_back(std::make_shared<PackedBucket>(*std::move(result)));
+  if (packed.back()->owned()) {
+    in_flight_bytes_ += packed.back()->bytes();
   } else {
     ++direct_started_;
   }
+  if (options_.leaf_views) {
+    AppendSlotViews(bucket, packed.back(), views);
+  } else {
+    AppendRunView(packed.back(), views);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BucketPipeline::Enqueue(size_t first, size_t end) {
+  std::vector<LeafView> views;
+  std::vector<std::shared_ptr<PackedBucket>> packed;
+  if (options_.leaf_views) {
+    size_t slots = 0;
+    for (size_t i = first; i < end; ++i) slots += plan_.buckets[i].slots.size();
+    views.reserve(slots);
+  }
+  for (size_t i = first; i < end; ++i) {
+    if (absl::Status status = AddViews(plan_.buckets[i], views, packed); !status.ok()) {
+      return status;
+    }
+  }
+  ReduceOp op = options_.op;
+  if (op.kind == ReduceOpKind::kPremulSum) op = ReduceOp::kSum;
   absl::StatusOr<std::unique_ptr<DataWork>> work = context_.AllReduce(std::move(views), op);
   if (!work.ok()) return work.status();
-  in_flight_.push_back({index, std::move(packed), *std::move(work)});
+  in_flight_.push_back({first, std::move(packed), *std::move(work)});
   return absl::OkStatus();
 }
 
@@ -124,17 +166,29 @@ absl::Status BucketPipeline::FinishFront() {
     staged_.push_back(std::move(front));
     return absl::OkStatus();
   }
-  if (front.packed->owned()) {
-    ScopedStopwatch watch(stats_.unpack);
-    in_flight_bytes_ -= front.packed->bytes();
-    absl::Status status =
-        packer_.Unpack(plan_.buckets[front.bucket], *front.packed, tree_.leaves);
-    if (!status.ok()) return status;
-  } else {
-    ++direct_done_;
+  for (size_t i = 0; i < front.packed.size(); ++i) {
+    if (front.packed[i] != nullptr && front.packed[i]->owned()) {
+      in_flight_bytes_ -= front.packed[i]->bytes();
+    } else {
+      ++direct_done_;
+    }
   }
-  done_.push_back(front.bucket);
-  if (options_.on_bucket_done) options_.on_bucket_done(front.bucket);
+  return Deliver(front);
+}
+
+absl::Status BucketPipeline::Deliver(InFlight& flight) {
+  for (size_t i = 0; i < flight.packed.size(); ++i) {
+    const size_t bucket = flight.first + i;
+    if (flight.packed[i] != nullptr && flight.packed[i]->owned()) {
+      ScopedStopwatch watch(stats_.unpack);
+      absl::Status status =
+          packer_.Unpack(plan_.buckets[bucket], *flight.packed[i], tree_.leaves);
+      if (!status.ok()) return status;
+      flight.packed[i].reset();
+    }
+    done_.push_back(bucket);
+    if (options_.on_bucket_done) options_.on_bucket_done(bucket);
+  }
   return absl::OkStatus();
 }
 
@@ -151,14 +205,8 @@ void BucketPipeline::Settle() {
 }
 
 absl::Status BucketPipeline::Commit() {
-  ScopedStopwatch watch(stats_.unpack);
   for (InFlight& flight : staged_) {
-    absl::Status status =
-        packer_.Unpack(plan_.buckets[flight.bucket], *flight.packed, tree_.leaves);
-    if (!status.ok()) return status;
-    done_.push_back(flight.bucket);
-    if (options_.on_bucket_done) options_.on_bucket_done(flight.bucket);
-    flight.packed.reset();
+    if (absl::Status status = Deliver(flight); !status.ok()) return status;
   }
   staged_.clear();
   return absl::OkStatus();

@@ -1,5 +1,6 @@
 // BucketPipeline: the data phase of a collective on a tree. Packs buckets, hands them to the backend,
-// and unpacks what is done, so that copies and transfers overlap.
+// and unpacks what is done, so that copies and transfers overlap. A backend that packs for itself gets
+// the leaves where they are.
 #ifndef LEAFPACK_DISTRIBUTED_TREE_BUCKET_PIPELINE_H_
 #define LEAFPACK_DISTRIBUTED_TREE_BUCKET_PIPELINE_H_
 
@@ -10,6 +11,8 @@
 #include <memory>
 #include <string>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
 
 #include "absl/status/status.h"
 #include "absl/time/clock.h"
@@ -33,6 +36,12 @@ class BucketPipeline {
     PackOrder order = PackOrder::kLogical;
     // Leaves keep their values until Commit: every bucket is a staged copy.
     bool stage = false;
+    // The backend packs for itself: it gets one view per leaf, of the leaf's memory where that is
+    // possible. Not where leaves are staged, or a factor must be applied before.
+    bool leaf_views = false;
+    // With `leaf_views`: buckets that follow each other share one operation as long as they have no
+    // more bytes than this together. 0: each has its own.
+    int64_t shared_operation_bytes = 0;
     // Packed bytes in flight stay under this; a bucket that is larger goes alone.
     int64_t max_in_flight_bytes = 0;
     // Asked about every kWaitSlice; true ends the run with Cancelled.
@@ -63,18 +72,26 @@ class BucketPipeline {
   bool wrote_partly() const { return direct_started_ > direct_done_; }
 
  private:
+  // One operation of the backend.
   struct InFlight {
-    size_t bucket;
-    std::shared_ptr<PackedBucket> packed;
+    size_t first;  // buckets [first, first + packed.size())
+    std::vector<std::shared_ptr<PackedBucket>> packed;  // null for a bucket of leaves where they are
     std::unique_ptr<DataWork> work;
   };
 
   // Serves the channel; an error when the call was ended or is interrupted.
   absl::Status Poll();
-  absl::Status Enqueue(size_t index);
+  // The end of the buckets that share an operation with `first`, and their bytes.
+  size_t EndOfOperation(size_t first, int64_t& bytes) const;
+  absl::Status Enqueue(size_t first, size_t end);
+  // Adds the views of one bucket to an operation; `packed` as in InFlight.
+  absl::Status AddViews(const Bucket& bucket, std::vector<LeafView>& views,
+                        std::vector<std::shared_ptr<PackedBucket>>& packed);
   absl::Status WaitForFront();
   // Takes the front off; its work is over.
   absl::Status FinishFront();
+  // Unpacks the buckets of an operation that is over, and tells that they are done.
+  absl::Status Deliver(InFlight& flight);
   absl::Status FinishWhatIsDone();
   absl::StatusOr<PackedBucket> PackNext(const Bucket& bucket);
 
@@ -88,6 +105,7 @@ class BucketPipeline {
   std::deque<InFlight> in_flight_;
   int64_t in_flight_bytes_ = 0;  // of owned buffers
   std::vector<InFlight> staged_;
+  std::shared_ptr<const std::vector<at::Tensor>> kept_leaves_;  // what views own
   std::vector<size_t> done_;
   absl::Time asked_at_ = absl::Now();  // when `interrupt` was asked last
   int direct_started_ = 0;
