@@ -358,29 +358,6 @@ void BindAllReduce(py::module_& module) {
                     std::move(leaves), std::move(name), std::move(on_failure), std::move(check),
                     std::move(stats)});
              });
-
-  module.def(
-      "read_tree",
-      [](py::object tree, py::object leaves) {
-        LeafChoice choice;
-        if (!leaves.is_none()) {
-          choice.kind = LeafChoice::Kind::kPredicate;
-          choice.predicate = leaves.ptr();
-        }
-        const FlatTree flat = ValueOrRaise(ReadTree(tree.ptr(), choice));
-        py::list result;
-        for (size_t i = 0; i < flat.size(); ++i) {
-          result.append(
-              py::make_tuple(py::reinterpret_steal<py::object>(PathToPython((*flat.paths)[i])),
-                             py::reinterpret_steal<py::object>(TensorToPython(flat.leaves[i]))));
-        }
-        return result;
-      },
-      py::arg("tree"), py::arg("leaves") = py::none(),
-      "The paths and leaves of a tree in canonical order, as a collective reads them.");
-  module.def(
-      "walk_tree", [](py::object tree) { return ValueOrRaise(ReadTree(tree.ptr())).size(); },
-      "Reads a tree as a collective does and returns the number of its leaves.");
 }
 
 }  // namespace leafpack::python

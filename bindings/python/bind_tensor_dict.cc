@@ -12,6 +12,7 @@
 
 #include "bindings/python/bind.h"
 #include "bindings/python/errors.h"
+#include "bindings/python/python_values.h"
 #include "bindings/python/tensor_dict_object.h"
 #include "bindings/python/tree_reader.h"
 #include "tensordict/dtype.h"
@@ -57,46 +58,54 @@ NestedKey KeyFromPython(const py::object& key) {
 
 bool IsTensorDict(const py::handle& object) { return py::isinstance<TensorDict>(object); }
 
+// A list of plain values is a node with positions, like every list.
+bool IsPlainValue(const py::object& value) {
+  return PyUnicode_CheckExact(value.ptr()) || PyLong_CheckExact(value.ptr()) ||
+         PyFloat_CheckExact(value.ptr()) || PyBool_Check(value.ptr()) ||
+         PyBytes_CheckExact(value.ptr());
+}
+
+void SetValue(TensorDict& node, const NestedKey& path, const py::object& value, int depth);
+
 // Builds a node from a Python tree: dicts node by node (nodes that are leafpack.TensorDicts are
 // shared), everything else by its leaves.
 void Fill(TensorDict node, const py::object& tree, int depth) {
   if (depth > kMaxTreeDepth) throw py::value_error("the tree is too deep, or contains itself");
   if (!PyDict_Check(tree.ptr())) {
-    const FlatTree flat = ValueOrRaise(ReadTree(tree.ptr()));
+    LeafChoice choice;
+    choice.plain_values = true;
+    const FlatTree flat = ValueOrRaise(ReadTree(tree.ptr(), choice));
     for (size_t i = 0; i < flat.size(); ++i) {
-      RaiseIfError(node.Set((*flat.paths)[i], flat.leaves[i]));
+      const NonTensor* value = flat.non_tensor(i);
+      RaiseIfError(value != nullptr ? node.Set((*flat.paths)[i], *value)
+                                    : node.Set((*flat.paths)[i], flat.leaves[i]));
     }
     return;
   }
   for (auto [key, value] : py::reinterpret_borrow<py::dict>(tree)) {
-    NestedKey path = KeyFromPython(py::reinterpret_borrow<py::object>(key));
-    if (IsTensor(value.ptr())) {
-      RaiseIfError(node.Set(path, TensorOf(value.ptr())));
-    } else if (value.is_none()) {
-      RaiseIfError(node.Set(path, at::Tensor()));
-    } else if (IsTensorDict(value)) {
-      RaiseIfError(node.Set(path, TensorDictOf(value.ptr())));
-    } else {
-      TensorDict child(node.batch_size());
-      Fill(child, py::reinterpret_borrow<py::object>(value), depth + 1);
-      RaiseIfError(node.Set(path, std::move(child)));
-    }
+    SetValue(node, KeyFromPython(py::reinterpret_borrow<py::object>(key)),
+             py::reinterpret_borrow<py::object>(value), depth + 1);
+  }
+}
+
+void SetValue(TensorDict& node, const NestedKey& path, const py::object& value, int depth) {
+  if (IsTensor(value.ptr())) {
+    RaiseIfError(node.Set(path, TensorOf(value.ptr())));
+  } else if (value.is_none()) {
+    RaiseIfError(node.Set(path, at::Tensor()));
+  } else if (IsTensorDict(value)) {
+    RaiseIfError(node.Set(path, TensorDictOf(value.ptr())));
+  } else if (IsPlainValue(value)) {
+    RaiseIfError(node.Set(path, *ValueOrRaise(NonTensorFromPython(value.ptr(), path))));
+  } else {
+    TensorDict child(node.batch_size());
+    Fill(child, value, depth);
+    RaiseIfError(node.Set(path, std::move(child)));
   }
 }
 
 void SetItem(TensorDict& self, const py::object& key, const py::object& value) {
-  const NestedKey path = KeyFromPython(key);
-  if (IsTensor(value.ptr())) {
-    RaiseIfError(self.Set(path, TensorOf(value.ptr())));
-  } else if (value.is_none()) {
-    RaiseIfError(self.Set(path, at::Tensor()));
-  } else if (IsTensorDict(value)) {
-    RaiseIfError(self.Set(path, TensorDictOf(value.ptr())));
-  } else {
-    TensorDict child(self.batch_size());
-    Fill(child, value, 0);
-    RaiseIfError(self.Set(path, std::move(child)));
-  }
+  SetValue(self, KeyFromPython(key), value, 0);
 }
 
 py::object GetItem(const TensorDict& self, const py::object& key) {
@@ -104,6 +113,9 @@ py::object GetItem(const TensorDict& self, const py::object& key) {
   if (path.empty()) return py::cast(self);
   absl::StatusOr<at::Tensor> leaf = self.Get(path);
   if (leaf.ok()) return py::reinterpret_steal<py::object>(TensorToPython(*leaf));
+  if (absl::StatusOr<NonTensor> value = self.GetNonTensor(path); value.ok()) {
+    return NonTensorToPython(*value);
+  }
   if (absl::StatusOr<TensorDict> node = self.GetDict(path); node.ok()) {
     return py::cast(*std::move(node));
   }
@@ -115,33 +127,39 @@ py::object GetOr(const TensorDict& self, const py::object& key, const py::object
   return GetItem(self, key);
 }
 
+// The value at leaf `i`: a tensor, None or a plain value.
+py::object LeafAt(const FlatTree& flat, size_t i) {
+  if (const NonTensor* value = flat.non_tensor(i)) return NonTensorToPython(*value);
+  return py::reinterpret_steal<py::object>(TensorToPython(flat.leaves[i]));
+}
+
 template <typename F>
 py::list Leaves(const TensorDict& self, F&& item) {
   // Visits first: making Python objects may run code that changes the tree.
   const FlatTree flat = Flatten(self);
   py::list result;
-  for (size_t i = 0; i < flat.size(); ++i) {
-    result.append(py::reinterpret_steal<py::object>(item((*flat.paths)[i], flat.leaves[i])));
-  }
+  for (size_t i = 0; i < flat.size(); ++i) result.append(item(flat, i));
   return result;
 }
 
-PyObject* PathOf(const NestedKey& path, const at::Tensor&) { return PathToPython(path); }
-PyObject* LeafOf(const NestedKey&, const at::Tensor& leaf) { return TensorToPython(leaf); }
-PyObject* ItemOf(const NestedKey& path, const at::Tensor& leaf) {
-  return py::make_tuple(py::reinterpret_steal<py::object>(PathToPython(path)),
-                        py::reinterpret_steal<py::object>(TensorToPython(leaf)))
-      .release()
-      .ptr();
+py::object PathOf(const FlatTree& flat, size_t i) {
+  return py::reinterpret_steal<py::object>(PathToPython((*flat.paths)[i]));
+}
+py::object ItemOf(const FlatTree& flat, size_t i) {
+  return py::make_tuple(PathOf(flat, i), LeafAt(flat, i));
 }
 
 py::dict ToDict(const TensorDict& self) {
   py::dict result;
   for (const TensorDict::Child& child : self.Children()) {
-    py::tuple path = py::reinterpret_steal<py::tuple>(PathToPython(NestedKey(child.key)));
-    result[py::object(path[0])] =
-        child.is_leaf() ? py::reinterpret_steal<py::object>(TensorToPython(child.leaf()))
-                        : py::object(ToDict(child.dict()));
+    const py::object key = py::reinterpret_steal<py::object>(ComponentToPython(child.key));
+    if (child.is_dict()) {
+      result[key] = ToDict(child.dict());
+    } else if (child.is_non_tensor()) {
+      result[key] = NonTensorToPython(child.non_tensor());
+    } else {
+      result[key] = py::reinterpret_steal<py::object>(TensorToPython(child.leaf()));
+    }
   }
   return result;
 }
@@ -155,7 +173,9 @@ std::string Repr(const TensorDict& self) {
   for (size_t i = 0; i < flat.size() && i < kShown; ++i) {
     const at::Tensor& leaf = flat.leaves[i];
     absl::StrAppend(&text, i == 0 ? ":" : ",", "\n  ", (*flat.paths)[i].ToString(), ": ");
-    if (leaf.defined()) {
+    if (const NonTensor* value = flat.non_tensor(i)) {
+      absl::StrAppend(&text, value->ToString());
+    } else if (leaf.defined()) {
       absl::StrAppend(&text, std::string(DtypeName(leaf.scalar_type())), " [",
                       absl::StrJoin(leaf.sizes(), ", "), "]");
     } else {
@@ -226,11 +246,11 @@ void BindTensorDict(py::module_& module) {
            [](TensorDict& self, const py::object& key) {
              RaiseIfError(self.Erase(KeyFromPython(key)));
            })
-      .def("clear", &TensorDict::Clear)
+      .def("clear", [](TensorDict& self) { RaiseIfError(self.Clear()); })
       .def("__contains__", [](const TensorDict& self,
                               const py::object& key) { return self.Contains(KeyFromPython(key)); })
       .def("keys", [](const TensorDict& self) { return Leaves(self, PathOf); })
-      .def("values", [](const TensorDict& self) { return Leaves(self, LeafOf); })
+      .def("values", [](const TensorDict& self) { return Leaves(self, LeafAt); })
       .def("items", [](const TensorDict& self) { return Leaves(self, ItemOf); })
       .def("__iter__", [](const TensorDict& self) { return py::iter(Leaves(self, PathOf)); })
       .def("__len__", &TensorDict::num_leaves)

@@ -10,4 +10,5 @@ PYBIND11_MODULE(_C, module) {
   leafpack::python::BindTensorDict(module);
   leafpack::python::BindGroup(module);
   leafpack::python::BindAllReduce(module);
+  leafpack::python::BindTree(module);
 }

@@ -10,29 +10,34 @@
 
 #include <Python.h>
 
-#include <ATen/core/Tensor.h>
+#include <memory>
 
 #include "absl/status/statusor.h"
 #include "tensordict/flat_tree.h"
-#include "tensordict/nested_key.h"
 
 namespace leafpack::python {
 
 // Which leaves of a Python tree are read.
 struct LeafChoice {
   enum class Kind {
-    kAll,        // all tensors; anything else that is no tree is refused
+    kAll,        // all leaves; what cannot be one is refused
     kTensors,    // all tensors; anything else is passed over
-    kPredicate,  // those for which `predicate(path, leaf)` is true
+    kPredicate,  // tensors for which `predicate(path, leaf)` is true. It is asked about what is
+                 // neither tensor nor tree too, which is refused if it says yes; not about plain
+                 // values of tensordicts
   };
   Kind kind = Kind::kAll;
   PyObject* predicate = nullptr;  // borrowed
+  // Whether plain values (str, int, float, bool, bytes) in dicts, lists and tuples are leaves; else
+  // they are refused like other objects. Those of tensordicts always are leaves.
+  bool plain_values = false;
 };
 
 // Reads `tree`: a leafpack.TensorDict; a tensordict.TensorDict, lazy stack, tensorclass or
-// TensorDictParams; a dict, list or tuple of trees; a torch.nn.Module (its parameters); one tensor.
-// Names of dicts are names, int keys and places in lists and stacks are positions. None is an
-// undefined leaf, a non-tensor entry of a tensordict is passed over.
+// TensorDictParams; a dict, list or tuple of trees; a torch.nn.Module (its parameters); one
+// tensor. Names of dicts are names, int keys and places in lists and stacks are positions. None in
+// a dict, list or tuple is an undefined leaf. A non-tensor entry of a tensordict is a NonTensor
+// leaf.
 //
 // An error of kind kUnsupported names the path that cannot be read. Throws py::error_already_set
 // when Python code that was called (a predicate, a Mapping) raised.
@@ -41,19 +46,6 @@ absl::StatusOr<FlatTree> ReadTree(PyObject* tree, const LeafChoice& choice = {})
 // The paths of `paths` for which the same list was read before, if it is still in use, else `paths`
 // itself, remembered from now on.
 std::shared_ptr<const PathList> SharedPaths(std::shared_ptr<const PathList> paths);
-
-// True if `object` is a torch.Tensor (or of a subclass).
-bool IsTensor(PyObject* object);
-// The tensor in `object`, for which IsTensor holds.
-const at::Tensor& TensorOf(PyObject* object);
-// A new reference to the Python face of `tensor`; None if it is undefined.
-PyObject* TensorToPython(const at::Tensor& tensor);
-
-// A component from a Python key: str or int. UnsupportedError says what stood there instead;
-// `where` is the path of the node it was found in.
-absl::StatusOr<KeyComponent> ComponentFromPython(PyObject* key, const NestedKey& where);
-// A new reference to the tuple of a path's components.
-PyObject* PathToPython(const NestedKey& path);
 
 }  // namespace leafpack::python
 

@@ -29,6 +29,7 @@ enum class TypeKind : uint8_t {
   kNonTensor = 10,           // a non-tensor entry of a tensordict
   kLeafpackTensorDict = 11,  // leafpack.TensorDict
   kRefused = 12,             // a tree whose leaves cannot be reached, `why` says it
+  kNonTensorStack = 13,      // a lazy stack of non-tensor entries, in `attribute`
 };
 
 struct TypeInfo {

@@ -23,6 +23,7 @@ MODULE = 9
 NON_TENSOR = 10
 LEAFPACK = 11
 REFUSED = 12
+NON_TENSOR_STACK = 13
 
 
 def classify(cls: type) -> tuple[int, str | None, str | None]:
@@ -54,6 +55,8 @@ def classify(cls: type) -> tuple[int, str | None, str | None]:
 
 def _classify_tensordict(cls: type, tensordict) -> tuple[int, str | None, str | None] | None:
     if getattr(cls, "_is_non_tensor", False) is True:
+        if issubclass(cls, tensordict.LazyStackedTensorDict):
+            return NON_TENSOR_STACK, "tensordicts", None
         return NON_TENSOR, None, None
     if issubclass(cls, tensordict.TensorDictParams):
         return WRAPPER, "_param_td", None

@@ -84,12 +84,25 @@ def test_tensordict_trees(rounds):
             ("a.b",),
             ("lazy", 0, "v"),
             ("lazy", 1, "v"),
+            ("nested", "stack", 0),
+            ("nested", "stack", 1),
             ("nested", "x"),
             ("pair", "first"),
+            ("pair", "note"),
+            ("text",),
             ("typed", "eta"),
         ]
-    assert paths(tree["pair"]) == [("first",)]
-    assert paths([tensordict.NonTensorData("x")]) == []
+        values = {path: leaf for path, leaf in read_tree(tree) if isinstance(leaf, str)}
+        assert values == {
+            ("nested", "stack", 0): "p",
+            ("nested", "stack", 1): "q",
+            ("pair", "note"): "n",
+            ("text",): "hello",
+        }
+        # A predicate chooses among tensors.
+        assert ("text",) not in paths(tree, leaves=lambda path, leaf: True)
+    assert paths(tree["pair"]) == [("first",), ("note",)]
+    assert read_tree([tensordict.NonTensorData("x")]) == [((0,), "x")]
 
 
 @pytest.mark.parametrize("rounds", (1, 3))

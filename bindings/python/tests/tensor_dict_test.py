@@ -42,8 +42,20 @@ def test_missing_and_wrong_keys():
     with pytest.raises(ValueError):
         tree[()] = torch.ones(1)
     with pytest.raises(TypeError):
-        tree["t"] = "text"
+        tree["t"] = object()
     assert tree.keys() == [("a",)]
+
+
+def test_plain_values():
+    tree = TensorDict({"a": torch.ones(2), "s": "text", "in": {"n": 3, "l": [1.5, True]}})
+    assert tree["s"] == "text" and tree["in", "n"] == 3 and tree["in", "l", 1] is True
+    tree["s"] = b"bytes"
+    assert tree["s"] == b"bytes" and "b\"bytes\"" in repr(tree)
+    assert len(tree) == 5 and tree.values()[1:4] == [1.5, True, 3]
+    other = TensorDict({"a": torch.ones(2), "s": "text", "in": {"n": 3, "l": [1.5, True]}})
+    assert not tree.same_layout(other)
+    tree["s"] = "text"
+    assert tree.same_layout(other) and tree.layout_digest() == other.layout_digest()
 
 
 def test_order_and_views():
