@@ -1,24 +1,15 @@
 #include "distributed/store/environment.h"
 
-#include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <limits>
-#include <map>
+#include <string_view>
 #include <utility>
 
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
-
-#include "absl/base/no_destructor.h"
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
-#include "absl/time/time.h"
 
-#include "distributed/store/c10d_errors.h"
-#include "distributed/store/groups.h"
+#include "distributed/store/tcp_stores.h"
 
 namespace leafpack {
 namespace {
@@ -42,22 +33,6 @@ absl::StatusOr<int> ReadInt(const char* name, int least, int most, std::string_v
         absl::StrCat("environment variable ", name, " is '", *text, "': want ", want));
   }
   return value;
-}
-
-// Stores live as long as the process: rank 0's serves the others.
-struct OpenStore {
-  c10::intrusive_ptr<c10d::TCPStore> store;
-  int groups = 0;  // made over it so far
-};
-
-struct OpenStores {
-  absl::Mutex mutex;
-  std::map<std::string, OpenStore> by_key ABSL_GUARDED_BY(mutex);
-};
-
-OpenStores& TheOpenStores() {
-  static absl::NoDestructor<OpenStores> stores;
-  return *stores;
 }
 
 }  // namespace
@@ -92,35 +67,16 @@ absl::StatusOr<LaunchEnvironment> ReadLaunchEnvironment() {
 absl::StatusOr<Group> GroupFromEnvironment(GroupOptions options) {
   absl::StatusOr<LaunchEnvironment> environment = ReadLaunchEnvironment();
   if (!environment.ok()) return environment.status();
-  const std::string address =
-      absl::StrCat(environment->master_addr, ":", environment->master_port);
-  const std::string key = absl::StrCat(address, " ", environment->rank, "/", environment->size, " ",
-                                       environment->restart_count);
-  OpenStores& stores = TheOpenStores();
-  absl::MutexLock lock(&stores.mutex);
-  OpenStore& open = stores.by_key[key];
-  if (open.store == nullptr) {
-    c10d::TCPStoreOptions store_options;
-    store_options.port = environment->master_port;
-    store_options.isServer = environment->rank == 0 && !environment->agent_store;
-    store_options.waitWorkers = false;
-    store_options.multiTenant = true;
-    store_options.timeout = std::chrono::milliseconds(absl::ToInt64Milliseconds(
-        std::clamp(options.timeout, absl::Milliseconds(1), absl::Hours(24))));
-    absl::Status status = store_internal::CatchC10d(
-        absl::StrCat("the store at MASTER_ADDR:MASTER_PORT ", address), [&]() -> absl::Status {
-          open.store =
-              c10::make_intrusive<c10d::TCPStore>(environment->master_addr, store_options);
-          return absl::OkStatus();
-        });
-    if (!status.ok()) return status;
-  }
-  const std::string prefix =
-      absl::StrCat("leafpack/env/", environment->restart_count, "/", open.groups);
-  absl::StatusOr<Group> group = GroupFromStore(open.store, prefix, environment->rank,
-                                               environment->size, {}, std::move(options));
-  if (group.ok()) ++open.groups;
-  return group;
+  store_internal::TcpMeeting meeting;
+  meeting.host = environment->master_addr;
+  meeting.port = environment->master_port;
+  meeting.serves = environment->rank == 0 && !environment->agent_store;
+  meeting.what = absl::StrCat("the store at MASTER_ADDR:MASTER_PORT ", meeting.host, ":",
+                              meeting.port);
+  meeting.prefix = absl::StrCat("leafpack/env/", environment->restart_count);
+  meeting.rank = environment->rank;
+  meeting.size = environment->size;
+  return store_internal::GroupOverTcp(meeting, std::move(options));
 }
 
 }  // namespace leafpack

@@ -2,15 +2,19 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <memory>
 #include <utility>
 
-#include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 
 #include "distributed/store/c10d_errors.h"
+#include "distributed/store/file_meeting.h"
 
 namespace leafpack {
 namespace {
@@ -51,11 +55,24 @@ absl::StatusOr<Group> GroupFromFile(const std::string& path, int rank, int size,
     return absl::InvalidArgumentError(absl::StrCat(
         "the file '", path, "' cannot be made: its folder is missing or not writable"));
   }
-  return store_internal::CatchC10d(
-      absl::StrCat("the file store '", path, "'"), [&]() -> absl::StatusOr<Group> {
-        return GroupFromStore(c10::make_intrusive<c10d::FileStore>(path, size), "leafpack/file", rank,
-                              size, {}, std::move(options));
-      });
+  const absl::Time deadline = absl::Now() + std::max(options.timeout, absl::ZeroDuration());
+  absl::StatusOr<std::shared_ptr<store_internal::FileMeeting>> meeting =
+      store_internal::FileMeeting::Join(path, rank, size, deadline);
+  if (!meeting.ok()) return meeting.status();
+  absl::StatusOr<Group> group = absl::InternalError("not made");
+  const absl::Status counted = (*meeting)->CountGroup(
+      [&](int earlier) {
+        group = store_internal::CatchC10d(
+            absl::StrCat("the file store '", path, "'"), [&]() -> absl::StatusOr<Group> {
+              return GroupFromStore(store_internal::FileMeeting::OpenStore(*meeting),
+                                    absl::StrCat("leafpack/file/", earlier), rank, size, {},
+                                    std::move(options));
+            });
+        return group.status();
+      },
+      deadline);
+  if (!counted.ok()) return counted;
+  return group;
 }
 
 absl::StatusOr<std::vector<Group>> LocalGroups(int size, GroupOptions options) {

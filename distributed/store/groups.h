@@ -32,9 +32,12 @@ absl::StatusOr<Group> GroupFromStore(c10::intrusive_ptr<c10d::Store> store, std:
                                      int rank, int size, std::vector<GlobalRank> global_ranks = {},
                                      GroupOptions options = {});
 
-// A group whose ranks meet in a file on a file system that all of them see. The file must not exist
-// from an earlier run; the last rank that goes removes it. InvalidArgument when the folder does not
-// exist or cannot be written, with its path.
+// A group whose ranks meet in a file on a file system that all of them see and that has locks. A file
+// of a dead run is replaced, whatever it died of, and never waited on; the last rank that goes removes
+// the file and the one beside it, PATH.TOKEN. May be called again with the same path, for further
+// groups: all ranks in one order. InvalidArgument, with the path, when its folder does not exist or
+// cannot be written, or when it names a file of another kind; FailedPrecondition when a run there is
+// alive that has this rank already, or another size.
 absl::StatusOr<Group> GroupFromFile(const std::string& path, int rank, int size,
                                     GroupOptions options = {});
 

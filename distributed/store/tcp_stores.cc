@@ -1,0 +1,68 @@
+#include "distributed/store/tcp_stores.h"
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <utility>
+
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "absl/base/no_destructor.h"
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+
+#include "distributed/store/c10d_errors.h"
+#include "distributed/store/groups.h"
+
+namespace leafpack::store_internal {
+namespace {
+
+// Stores live as long as the process: rank 0's serves the others.
+struct OpenStore {
+  c10::intrusive_ptr<c10d::TCPStore> store;
+  int groups = 0;  // made over it so far
+};
+
+struct OpenStores {
+  absl::Mutex mutex;
+  std::map<std::string, OpenStore> by_key ABSL_GUARDED_BY(mutex);
+};
+
+OpenStores& TheOpenStores() {
+  static absl::NoDestructor<OpenStores> stores;
+  return *stores;
+}
+
+}  // namespace
+
+absl::StatusOr<Group> GroupOverTcp(const TcpMeeting& meeting, GroupOptions options) {
+  const std::string key = absl::StrCat(meeting.host, ":", meeting.port, " ", meeting.rank, "/",
+                                       meeting.size, " ", meeting.prefix);
+  OpenStores& stores = TheOpenStores();
+  absl::MutexLock lock(&stores.mutex);
+  OpenStore& open = stores.by_key[key];
+  if (open.store == nullptr) {
+    c10d::TCPStoreOptions store_options;
+    store_options.port = meeting.port;
+    store_options.isServer = meeting.serves;
+    store_options.waitWorkers = false;
+    store_options.multiTenant = true;
+    store_options.timeout = std::chrono::milliseconds(absl::ToInt64Milliseconds(
+        std::clamp(options.timeout, absl::Milliseconds(1), absl::Hours(24))));
+    absl::Status status = CatchC10d(meeting.what, [&]() -> absl::Status {
+      open.store = c10::make_intrusive<c10d::TCPStore>(meeting.host, store_options);
+      return absl::OkStatus();
+    });
+    if (!status.ok()) return status;
+  }
+  absl::StatusOr<Group> group =
+      GroupFromStore(open.store, absl::StrCat(meeting.prefix, "/", open.groups), meeting.rank,
+                     meeting.size, {}, std::move(options));
+  if (group.ok()) ++open.groups;
+  return group;
+}
+
+}  // namespace leafpack::store_internal

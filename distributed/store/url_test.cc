@@ -1,0 +1,120 @@
+#include "distributed/store/url.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "gtest/gtest.h"
+
+#include "distributed/store/group_testutil.h"
+
+namespace leafpack {
+namespace {
+
+int FreePort() {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), length), 0);
+  EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length), 0);
+  close(fd);
+  return ntohs(address.sin_port);
+}
+
+// Each rank makes two groups, as `make(rank)` says, and uses them in the other order.
+void RunRanks(int size, const std::function<absl::StatusOr<Group>(int rank)>& make) {
+  std::vector<pid_t> children;
+  for (int rank = 0; rank < size; ++rank) {
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      absl::StatusOr<Group> first = make(rank), second = make(rank);
+      EXPECT_TRUE(first.ok() && second.ok()) << first.status() << second.status();
+      if (first.ok() && second.ok()) {
+        EXPECT_EQ(FrameSum(*second, 10).value_or(-1), 10 * size);
+        EXPECT_EQ(FrameSum(*first, 1).value_or(-1), size);
+        EXPECT_TRUE(second->Shutdown(absl::Seconds(30)).ok());
+        EXPECT_TRUE(first->Shutdown(absl::Seconds(30)).ok());
+      }
+      _exit(::testing::Test::HasFailure() ? 1 : 0);
+    }
+    children.push_back(child);
+  }
+  for (pid_t child : children) {
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+  }
+}
+
+TEST(UrlTest, Tcp) {
+  const std::string url = absl::StrCat("tcp://127.0.0.1:", FreePort());
+  RunRanks(2, [&](int rank) { return GroupFromUrl(url, rank, 2); });
+}
+
+TEST(UrlTest, File) {
+  const std::string url =
+      absl::StrCat("file://", ::testing::TempDir(), "/url_test_", getpid());
+  RunRanks(2, [&](int rank) { return GroupFromUrl(url, rank, 2); });
+}
+
+TEST(UrlTest, Environment) {
+  const int port = FreePort();
+  RunRanks(2, [&](int rank) {
+    setenv("RANK", absl::StrCat(rank).c_str(), 1);
+    setenv("WORLD_SIZE", "2", 1);
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    setenv("MASTER_PORT", absl::StrCat(port).c_str(), 1);
+    absl::Status other = GroupFromUrl("env://", 1 - rank, 2).status();
+    EXPECT_EQ(other.code(), absl::StatusCode::kInvalidArgument) << other;
+    return rank == 0 ? GroupFromUrl("env://") : GroupFromUrl("env://", rank, 2);
+  });
+}
+
+TEST(UrlTest, BadOnesAreNamed) {
+  for (const char* url : {"", "tcp", "http://a:1", "TCP://a:1", "tcp://", "tcp://host", "tcp://:1",
+                          "tcp://host:", "tcp://host:0", "tcp://host:65536", "tcp://host:x",
+                          "tcp://a/b:1", "tcp://::1:80", "tcp://[::1:80", "file://", "file:///tmp/"}) {
+    const absl::Status status = GroupFromUrl(url, 0, 1).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << url << ": " << status;
+  }
+  for (const char* url : {"tcp://a:1", "file:///tmp/x"}) {
+    for (const auto& [rank, size] : {std::pair{-1, -1}, {2, 2}, {0, 0}, {-1, 2}}) {
+      const absl::Status status = GroupFromUrl(url, rank, size).status();
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+      EXPECT_TRUE(absl::StrContains(status.message(), url)) << status;
+    }
+  }
+  unsetenv("RANK");
+  EXPECT_EQ(GroupFromUrl("env://").status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(GroupFromUrl("env://x").status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(UrlTest, NobodyServes) {
+  GroupOptions options;
+  options.timeout = absl::Milliseconds(1500);
+  const std::string url = absl::StrCat("tcp://127.0.0.1:", FreePort());
+  const absl::Time start = absl::Now();
+  const absl::Status status = GroupFromUrl(url, 1, 2, options).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), url)) << status;
+  EXPECT_LT(absl::Now() - start, absl::Seconds(60));
+}
+
+}  // namespace
+}  // namespace leafpack
