@@ -4,12 +4,16 @@
 #include <type_traits>
 
 #include "distributed/core/reduce/codec.h"
+#include "distributed/core/reduce/direct.h"
 
 namespace leafpack {
 namespace {
 
 using reduce_internal::BFloat16Codec;
 using reduce_internal::BoolCodec;
+using reduce_internal::DirectKernel;
+using reduce_internal::DirectOp;
+using reduce_internal::DirectType;
 using reduce_internal::Float8Codec;
 using reduce_internal::HalfCodec;
 using reduce_internal::kBlock;
@@ -179,6 +183,64 @@ void ReduceBool(ReduceOpKind op, const Arguments& args) {
   }
 }
 
+DirectOp ToDirectOp(ReduceOpKind op) {
+  switch (op) {
+    case ReduceOpKind::kSum:
+    case ReduceOpKind::kPremulSum: return DirectOp::kSum;
+    case ReduceOpKind::kAvg: return DirectOp::kAverage;
+    case ReduceOpKind::kProduct: return DirectOp::kProduct;
+    case ReduceOpKind::kMin: return DirectOp::kMin;
+    case ReduceOpKind::kMax: return DirectOp::kMax;
+    case ReduceOpKind::kBand: return DirectOp::kAnd;
+    case ReduceOpKind::kBor: return DirectOp::kOr;
+    case ReduceOpKind::kBxor: return DirectOp::kXor;
+  }
+  return DirectOp::kCount;
+}
+
+// The kernel for one pass over memory, null if there is none; `parts` numbers make an element.
+DirectKernel FindDirect(ReduceOpKind op, at::ScalarType dtype, size_t inputs, int& parts) {
+  if (inputs < 2 || inputs > static_cast<size_t>(reduce_internal::kDirectInputs)) return nullptr;
+  DirectOp direct = ToDirectOp(op);
+  const bool ordered = direct == DirectOp::kMin || direct == DirectOp::kMax;
+  DirectType type = DirectType::kCount;
+  switch (dtype) {
+    case at::ScalarType::Bool:
+      type = DirectType::kBool;
+      if (direct == DirectOp::kSum || direct == DirectOp::kMax) direct = DirectOp::kOr;
+      if (direct == DirectOp::kProduct || direct == DirectOp::kMin) direct = DirectOp::kAnd;
+      break;
+    case at::ScalarType::Byte: type = DirectType::kUint8; break;
+    case at::ScalarType::UInt16: type = DirectType::kUint16; break;
+    case at::ScalarType::UInt32: type = DirectType::kUint32; break;
+    case at::ScalarType::UInt64: type = DirectType::kUint64; break;
+    case at::ScalarType::Char: type = ordered ? DirectType::kInt8 : DirectType::kUint8; break;
+    case at::ScalarType::Short: type = ordered ? DirectType::kInt16 : DirectType::kUint16; break;
+    case at::ScalarType::Int: type = ordered ? DirectType::kInt32 : DirectType::kUint32; break;
+    case at::ScalarType::Long: type = ordered ? DirectType::kInt64 : DirectType::kUint64; break;
+    case at::ScalarType::Half:
+      if (ordered) type = DirectType::kOrderedHalf;
+      break;
+    case at::ScalarType::BFloat16:
+      type = ordered ? DirectType::kOrderedBFloat16 : DirectType::kBFloat16;
+      break;
+    case at::ScalarType::Float:
+      type = ordered ? DirectType::kOrderedFloat : DirectType::kFloat;
+      break;
+    case at::ScalarType::Double:
+      type = ordered ? DirectType::kOrderedDouble : DirectType::kDouble;
+      break;
+    case at::ScalarType::ComplexFloat:
+    case at::ScalarType::ComplexDouble:
+      if (direct == DirectOp::kProduct) break;
+      parts = 2;
+      type = dtype == at::ScalarType::ComplexFloat ? DirectType::kFloat : DirectType::kDouble;
+      break;
+    default: break;
+  }
+  return reduce_internal::FindDirectKernel(type, direct, static_cast<int>(inputs));
+}
+
 // data[i] = change(data[i]).
 template <typename Codec, typename Change>
 void Transform(void* data, int64_t count, Change change) {
@@ -233,6 +295,13 @@ absl::Status ReduceInto(ReduceOpKind op, at::ScalarType dtype,
                         absl::Span<const void* const> inputs, void* out, int64_t count) {
   if (absl::Status status = CheckOpAllowed(op, dtype); !status.ok()) return status;
   if (inputs.empty()) return absl::InvalidArgumentError("a reduction needs at least one input");
+  int parts = 1;
+  if (const DirectKernel kernel = FindDirect(op, dtype, inputs.size(), parts)) {
+    const char* sources[reduce_internal::kDirectInputs];
+    for (size_t i = 0; i < inputs.size(); ++i) sources[i] = static_cast<const char*>(inputs[i]);
+    kernel(sources, static_cast<char*>(out), count * parts);
+    return absl::OkStatus();
+  }
   const Arguments args{inputs, out, count};
   switch (dtype) {
     case at::ScalarType::Bool:

@@ -1,0 +1,23 @@
+// For x86 machines with AVX2.
+#include <cstdint>
+
+#include "distributed/core/reduce/direct.h"
+#include "distributed/core/reduce/ordered.h"
+
+// clang has no such pragma: it gets the loops for every machine.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#pragma GCC target("avx2")
+#endif
+
+namespace leafpack::reduce_internal {
+namespace {
+
+#include "distributed/core/reduce/direct_kernels.h"
+
+}  // namespace
+
+DirectKernel FindAvx2Kernel(DirectType type, DirectOp op, int inputs) {
+  return FindKernel(type, op, inputs);
+}
+
+}  // namespace leafpack::reduce_internal

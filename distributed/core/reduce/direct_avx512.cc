@@ -1,0 +1,24 @@
+// For x86 machines with AVX-512 (F, BW, DQ, VL).
+#include <cstdint>
+
+#include "distributed/core/reduce/direct.h"
+#include "distributed/core/reduce/ordered.h"
+
+// clang has no such pragma: it gets the loops for every machine. Vectors of 64 bytes pay for loops
+// that only read and write.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")
+#endif
+
+namespace leafpack::reduce_internal {
+namespace {
+
+#include "distributed/core/reduce/direct_kernels.h"
+
+}  // namespace
+
+DirectKernel FindAvx512Kernel(DirectType type, DirectOp op, int inputs) {
+  return FindKernel(type, op, inputs);
+}
+
+}  // namespace leafpack::reduce_internal
