@@ -8,6 +8,7 @@
 #include "tensordict/flat_tree.h"
 #include "tensordict/layout.h"
 #include "tensordict/nested_key.h"
+#include "tensordict/non_tensor.h"
 #include "tensordict/tensor_dict.h"
 // IWYU pragma: end_exports
 

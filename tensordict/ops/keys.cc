@@ -1,0 +1,431 @@
+#include "tensordict/ops/keys.h"
+
+#include <cstddef>
+#include <optional>
+#include <string>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "tensordict/dtype.h"
+#include "tensordict/ops/walk.h"
+
+namespace leafpack {
+namespace {
+
+using internal::CaughtAt;
+using internal::ErrorAt;
+using internal::Node;
+using internal::TreeAccess;
+using internal::Value;
+
+const Value* FindValue(const TensorDict& tree, const NestedKey& key) {
+  const Node* node = &TreeAccess::node(tree);
+  for (size_t i = 0; i < key.size(); ++i) {
+    const auto it = node->children.find(key[i]);
+    if (it == node->children.end()) return nullptr;
+    if (i + 1 == key.size()) return &it->second;
+    const auto* dict = std::get_if<TensorDict>(&it->second);
+    if (dict == nullptr) return nullptr;
+    node = &TreeAccess::node(*dict);
+  }
+  return nullptr;
+}
+
+TensorDict NodeLike(const Node& like) {
+  auto node = std::make_shared<Node>();
+  internal::CopyRules(like, *node);
+  return TreeAccess::Wrap(std::move(node));
+}
+
+// Whether `value` can be copied into `leaf`, which stands at `key` in a node of this batch size.
+absl::Status CheckCopy(std::string_view op, const NestedKey& key, at::IntArrayRef batch,
+                       const at::Tensor& leaf, const at::Tensor& value, Cast cast) {
+  if (!leaf.defined()) return ErrorAt(op, key, "the tensor there is undefined");
+  if (!value.defined()) return ErrorAt(op, key, "the new value is undefined");
+  const at::IntArrayRef from = value.sizes();
+  const at::IntArrayRef to = leaf.sizes();
+  bool fits = from.size() >= batch.size() && from.size() <= to.size() &&
+              from.slice(0, batch.size()) == batch;
+  for (size_t i = 0; fits && i < from.size() - batch.size(); ++i) {
+    const int64_t size = from[from.size() - 1 - i];
+    fits = size == 1 || size == to[to.size() - 1 - i];
+  }
+  // A value of fewer dimensions would put its batch sizes elsewhere.
+  if (fits && from.size() < to.size() && !batch.empty()) fits = false;
+  if (!fits) {
+    return ErrorAt(op, key,
+                   absl::StrCat("values of shape ", internal::ToText(from),
+                                " do not fit a leaf of shape ", internal::ToText(to),
+                                batch.empty() ? std::string()
+                                              : absl::StrCat(" with batch size ",
+                                                             internal::ToText(batch))));
+  }
+  if (cast == Cast::kRefuse && leaf.scalar_type() != value.scalar_type()) {
+    return ErrorAt(op, key,
+                   absl::StrCat("values are ", DtypeName(value.scalar_type()), ", the leaf is ",
+                                DtypeName(leaf.scalar_type()),
+                                "; ask for a cast if it is meant"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Copy(std::string_view op, const NestedKey& key, const at::Tensor& leaf,
+                  const at::Tensor& value) {
+  try {
+    leaf.copy_(value);
+  } catch (...) {
+    return CaughtAt(op, &key);
+  }
+  return absl::OkStatus();
+}
+
+template <typename Visit>
+void Walk(const TensorDict& tree, const KeysOptions& options, const Visit& visit) {
+  struct Step {
+    const Node* node;
+    Node::ChildMap::const_iterator next;
+  };
+  NestedKey path;
+  std::vector<Step> stack = {{&TreeAccess::node(tree), TreeAccess::node(tree).children.begin()}};
+  while (!stack.empty()) {
+    Step& step = stack.back();
+    if (step.next == step.node->children.end()) {
+      stack.pop_back();
+      if (!path.empty()) path.pop_back();
+      continue;
+    }
+    const auto& [key, value] = *step.next;
+    ++step.next;
+    const auto* dict = std::get_if<TensorDict>(&value);
+    path.push_back(key);
+    if (dict == nullptr || !options.leaves_only) visit(path, value);
+    if (dict != nullptr && options.nested) {
+      const Node& node = TreeAccess::node(*dict);
+      stack.push_back({&node, node.children.begin()});
+    } else {
+      path.pop_back();
+    }
+  }
+}
+
+std::string Joined(const NestedKey& path, std::string_view separator) {
+  std::string name;
+  for (size_t i = 0; i < path.size(); ++i) {
+    if (i > 0) name += separator;
+    if (path[i].is_position()) {
+      absl::StrAppend(&name, path[i].position());
+    } else {
+      name += path[i].name();
+    }
+  }
+  return name;
+}
+
+}  // namespace
+
+absl::StatusOr<TreeValue> GetValue(const TensorDict& tree, const NestedKey& key) {
+  if (key.empty()) return TreeValue(tree);
+  if (const Value* value = FindValue(tree, key)) return TreeValue(*value);
+  return tree.Get(key).status();  // says which component is missing
+}
+
+absl::StatusOr<at::Tensor> GetOr(const TensorDict& tree, const NestedKey& key,
+                                 at::Tensor fallback) {
+  if (FindValue(tree, key) == nullptr && !key.empty()) return fallback;
+  return tree.Get(key);
+}
+
+absl::Status SetValue(TensorDict& tree, const NestedKey& key, TreeValue value) {
+  return std::visit([&](auto& v) { return tree.Set(key, std::move(v)); }, value);
+}
+
+absl::Status SetInPlace(TensorDict& tree, const NestedKey& key, const at::Tensor& value,
+                        Cast cast) {
+  constexpr std::string_view kOp = "set in place";
+  absl::StatusOr<at::Tensor> leaf = tree.Get(key);
+  if (!leaf.ok()) return leaf.status();
+  NestedKey above = key;
+  above.pop_back();
+  const absl::StatusOr<TensorDict> node = tree.GetDict(above);
+  if (!node.ok()) return node.status();
+  if (absl::Status s = CheckCopy(kOp, key, node->batch_size(), *leaf, value, cast); !s.ok()) {
+    return s;
+  }
+  return Copy(kOp, key, *leaf, value);
+}
+
+absl::StatusOr<TreeValue> Pop(TensorDict& tree, const NestedKey& key) {
+  absl::StatusOr<TreeValue> value = GetValue(tree, key);
+  if (!value.ok()) return value;
+  if (absl::Status s = tree.Erase(key); !s.ok()) return s;
+  return value;
+}
+
+absl::Status RenameKey(TensorDict& tree, const NestedKey& from, const NestedKey& to, bool safe) {
+  constexpr std::string_view kOp = "rename";
+  if (from.empty() || to.empty()) return ErrorAt(kOp, NestedKey(), "the root has no name");
+  absl::StatusOr<TreeValue> value = GetValue(tree, from);
+  if (!value.ok()) return value.status();
+  if (from == to) return absl::OkStatus();
+  if (from.IsPrefixOf(to)) {
+    return ErrorAt(kOp, from, absl::StrCat("it cannot be moved below itself, to ", to.ToString()));
+  }
+  if (safe && tree.Contains(to)) {
+    return ErrorAt(kOp, from, absl::StrCat("there is something at ", to.ToString()));
+  }
+  NestedKey above = from;
+  above.pop_back();
+  if (tree.GetDict(above)->is_locked()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("rename: ", from.ToString(), ": the tree is locked"));
+  }
+  if (absl::Status s = SetValue(tree, to, *std::move(value)); !s.ok()) return s;
+  if (to.IsPrefixOf(from)) return absl::OkStatus();  // what stood above it is gone, and it too
+  return tree.Erase(from);
+}
+
+std::vector<NestedKey> Keys(const TensorDict& tree, KeysOptions options) {
+  std::vector<NestedKey> keys;
+  Walk(tree, options, [&](const NestedKey& path, const Value&) { keys.push_back(path); });
+  return keys;
+}
+
+std::vector<TreeValue> Values(const TensorDict& tree, KeysOptions options) {
+  std::vector<TreeValue> values;
+  Walk(tree, options, [&](const NestedKey&, const Value& value) { values.push_back(value); });
+  return values;
+}
+
+std::vector<std::pair<NestedKey, TreeValue>> Items(const TensorDict& tree, KeysOptions options) {
+  std::vector<std::pair<NestedKey, TreeValue>> items;
+  Walk(tree, options,
+       [&](const NestedKey& path, const Value& value) { items.emplace_back(path, value); });
+  return items;
+}
+
+absl::Status Update(TensorDict& tree, const TensorDict& source) {
+  if (tree.IsSame(source)) return absl::OkStatus();
+  struct Step {
+    NestedKey path;
+    TensorDict source;
+  };
+  std::vector<Step> pending = {{NestedKey(), source}};
+  while (!pending.empty()) {
+    const Step step = std::move(pending.back());
+    pending.pop_back();
+    if (step.path.size() > static_cast<size_t>(kMaxTreeDepth)) {
+      return ErrorAt("update", NestedKey(),
+                     absl::StrCat("a path has more than ", kMaxTreeDepth, " components"));
+    }
+    std::vector<Step> nodes;
+    for (auto& [key, value] : step.source.Children()) {
+      NestedKey path = step.path.Child(key);
+      const auto* dict = std::get_if<TensorDict>(&value);
+      const Value* old = FindValue(tree, path);
+      const auto* old_dict = old == nullptr ? nullptr : std::get_if<TensorDict>(old);
+      if (dict != nullptr && old_dict != nullptr) {
+        if (!dict->IsSame(*old_dict)) nodes.push_back({std::move(path), *dict});
+        continue;
+      }
+      if (absl::Status s = SetValue(tree, path, std::move(value)); !s.ok()) return s;
+    }
+    pending.insert(pending.end(), nodes.rbegin(), nodes.rend());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status UpdateInPlace(TensorDict& tree, const TensorDict& source, Cast cast) {
+  constexpr std::string_view kOp = "update in place";
+  struct Change {
+    NestedKey path;
+    at::Tensor leaf, value;
+    Value* slot = nullptr;  // for a value that is no tensor
+    NonTensor new_value;
+  };
+  std::vector<Change> changes;
+  absl::Status status;
+  Walk(source, {.nested = true, .leaves_only = true},
+       [&](const NestedKey& path, const Value& value) {
+         if (!status.ok()) return;
+         const Value* old = FindValue(tree, path);
+         if (old == nullptr) {
+           status = tree.Get(path).status();
+           return;
+         }
+         if (old->index() != value.index()) {
+           status = ErrorAt(kOp, path, "the two are of different kinds");
+           return;
+         }
+         if (const auto* tensor = std::get_if<at::Tensor>(&value)) {
+           const at::Tensor& leaf = std::get<at::Tensor>(*old);
+           if (!leaf.defined() && !tensor->defined()) return;
+           NestedKey above = path;
+           above.pop_back();
+           status = CheckCopy(kOp, path, tree.GetDict(above)->batch_size(), leaf, *tensor, cast);
+           changes.push_back({path, leaf, *tensor, nullptr, NonTensor()});
+         } else {
+           changes.push_back({path, at::Tensor(), at::Tensor(), const_cast<Value*>(old),
+                              std::get<NonTensor>(value)});
+         }
+       });
+  if (!status.ok()) return status;
+  for (Change& change : changes) {
+    if (change.slot != nullptr) {
+      *change.slot = std::move(change.new_value);
+    } else if (absl::Status s = Copy(kOp, change.path, change.leaf, change.value); !s.ok()) {
+      return s;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TensorDict> Select(const TensorDict& tree, const std::vector<NestedKey>& keys,
+                                  bool strict) {
+  TensorDict result = NodeLike(TreeAccess::node(tree));
+  absl::flat_hash_set<const Node*> made = {&TreeAccess::node(result)};
+  for (const NestedKey& key : keys) {
+    if (key.empty()) return ErrorAt("select", NestedKey(), "the empty key names the whole tree");
+    const Value* value = FindValue(tree, key);
+    if (value == nullptr && strict) return tree.Get(key).status();
+    const Node* from = &TreeAccess::node(tree);
+    Node* to = &TreeAccess::node(result);
+    for (size_t i = 0; i < key.size(); ++i) {
+      const auto it = from->children.find(key[i]);
+      if (it == from->children.end()) break;
+      const auto* dict = std::get_if<TensorDict>(&it->second);
+      if (i + 1 == key.size()) {
+        to->num_dicts += dict != nullptr ? 1 : 0;
+        const auto [slot, inserted] = to->children.try_emplace(key[i], it->second);
+        if (!inserted) {
+          to->num_dicts -= std::holds_alternative<TensorDict>(slot->second) ? 1 : 0;
+          slot->second = it->second;
+        }
+        break;
+      }
+      if (dict == nullptr) break;
+      from = &TreeAccess::node(*dict);
+      const auto [slot, inserted] = to->children.try_emplace(key[i]);
+      if (inserted) {
+        TensorDict child = NodeLike(*from);
+        made.insert(&TreeAccess::node(child));
+        ++to->num_dicts;
+        slot->second = std::move(child);
+      }
+      to = &TreeAccess::node(std::get<TensorDict>(slot->second));
+      if (!made.contains(to)) break;  // the whole node was selected before
+    }
+  }
+  return result;
+}
+
+absl::StatusOr<TensorDict> Exclude(const TensorDict& tree, const std::vector<NestedKey>& keys) {
+  const auto copy = [](const Node& from) {
+    TensorDict node = NodeLike(from);
+    TreeAccess::node(node).children = from.children;
+    TreeAccess::node(node).num_dicts = from.num_dicts;
+    return node;
+  };
+  TensorDict result = copy(TreeAccess::node(tree));
+  absl::flat_hash_set<const Node*> made = {&TreeAccess::node(result)};
+  for (const NestedKey& key : keys) {
+    if (key.empty()) return ErrorAt("exclude", NestedKey(), "the empty key names the whole tree");
+    if (FindValue(result, key) == nullptr) continue;
+    Node* to = &TreeAccess::node(result);
+    for (size_t i = 0; i + 1 < key.size(); ++i) {
+      auto& child = std::get<TensorDict>(to->children.find(key[i])->second);
+      if (!made.contains(&TreeAccess::node(child))) {
+        child = copy(TreeAccess::node(child));
+        made.insert(&TreeAccess::node(child));
+      }
+      to = &TreeAccess::node(child);
+    }
+    const auto it = to->children.find(key.back());
+    to->num_dicts -= std::holds_alternative<TensorDict>(it->second) ? 1 : 0;
+    to->children.erase(it);
+  }
+  return result;
+}
+
+absl::StatusOr<TensorDict> FlattenKeys(const TensorDict& tree, std::string_view separator) {
+  TensorDict result = NodeLike(TreeAccess::node(tree));
+  Node& node = TreeAccess::node(result);
+  absl::Status status;
+  Walk(tree, {.nested = true, .leaves_only = true},
+       [&](const NestedKey& path, const Value& value) {
+         const auto [it, inserted] = node.children.try_emplace(Joined(path, separator), value);
+         if (!inserted && status.ok()) {
+           status = ErrorAt("flatten keys", path,
+                            absl::StrCat("another leaf becomes ", it->first.ToString(), ", too"));
+         }
+       });
+  if (!status.ok()) return status;
+  return result;
+}
+
+absl::StatusOr<TensorDict> UnflattenKeys(const TensorDict& tree, std::string_view separator) {
+  constexpr std::string_view kOp = "unflatten keys";
+  if (separator.empty()) return ErrorAt(kOp, NestedKey(), "the separator is empty");
+  TensorDict result = NodeLike(TreeAccess::node(tree));
+  absl::flat_hash_set<const Node*> made = {&TreeAccess::node(result)};
+  // Names that are not split come first, so that nodes that are there are joined, not replaced.
+  for (const bool split : {false, true}) {
+    for (const auto& [key, value] : TreeAccess::node(tree).children) {
+      const bool has_parts =
+          key.is_name() && std::string_view(key.name()).find(separator) != std::string_view::npos;
+      if (has_parts != split) continue;
+      NestedKey path;
+      if (split) {
+        for (std::string_view part : absl::StrSplit(key.name(), std::string(separator))) {
+          path.push_back(part);
+        }
+      } else {
+        path.push_back(key);
+      }
+      Node* to = &TreeAccess::node(result);
+      for (size_t i = 0; i + 1 < path.size(); ++i) {
+        const auto [it, inserted] = to->children.try_emplace(path[i]);
+        if (inserted) {
+          it->second = NodeLike(TreeAccess::node(tree));
+          ++to->num_dicts;
+          made.insert(&TreeAccess::node(std::get<TensorDict>(it->second)));
+        }
+        auto* dict = std::get_if<TensorDict>(&it->second);
+        if (dict == nullptr) {
+          return ErrorAt(kOp, NestedKey(key), "a leaf stands where its parts lead");
+        }
+        if (!made.contains(&TreeAccess::node(*dict))) {
+          const Node& shared = TreeAccess::node(*dict);
+          TensorDict own = NodeLike(shared);
+          TreeAccess::node(own).children = shared.children;
+          TreeAccess::node(own).num_dicts = shared.num_dicts;
+          made.insert(&TreeAccess::node(own));
+          *dict = std::move(own);
+        }
+        to = &TreeAccess::node(*dict);
+      }
+      if (path.size() > static_cast<size_t>(kMaxTreeDepth)) {
+        return ErrorAt(kOp, NestedKey(),
+                       absl::StrCat("a path would have more than ", kMaxTreeDepth, " components"));
+      }
+      const auto* leaf = std::get_if<at::Tensor>(&value);
+      if (leaf != nullptr && leaf->defined() &&
+          (leaf->sizes().size() < to->batch_size.size() ||
+           leaf->sizes().slice(0, to->batch_size.size()) != at::IntArrayRef(to->batch_size))) {
+        return ErrorAt(kOp, NestedKey(key),
+                       absl::StrCat("its shape ", internal::ToText(leaf->sizes()),
+                                    " does not begin with the batch size ",
+                                    internal::ToText(to->batch_size),
+                                    " of the node that is there"));
+      }
+      const auto [it, inserted] = to->children.try_emplace(path.back(), value);
+      if (!inserted) {
+        return ErrorAt(kOp, NestedKey(key), "something stands where its parts lead");
+      }
+      to->num_dicts += std::holds_alternative<TensorDict>(value) ? 1 : 0;
+    }
+  }
+  return result;
+}
+
+}  // namespace leafpack
