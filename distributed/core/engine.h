@@ -17,6 +17,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -34,10 +35,13 @@
 #include "absl/types/span.h"
 
 #include "distributed/core/backend.h"
+#include "distributed/core/flight/recorder.h"
 #include "distributed/core/group.h"
 #include "distributed/core/process_check.h"
 
 namespace leafpack {
+
+struct StoreHolder;  // distributed/core/engine_store.h
 
 inline constexpr absl::Duration kWaitSlice = absl::Milliseconds(50);
 
@@ -61,7 +65,11 @@ enum class CollectiveKind : uint8_t {
   kScatter = 7,
   kReduceScatter = 8,
   kAllToAll = 9,
+  kSplit = 10,  // of a group, by colour and key
 };
+
+// "all_reduce", ...: as in messages and flight records. A literal.
+std::string_view CollectiveName(CollectiveKind kind);
 
 enum class CheckMode : uint8_t {
   kAlways,  // agree on every call
@@ -86,6 +94,9 @@ using FrameReducer =
 struct CallSpec {
   CollectiveKind kind = CollectiveKind::kAllReduce;
   std::string name;             // for messages, e.g. "all_reduce 'grads'"
+  std::string label;            // the name that the caller gave the call, if any (flight record)
+  int64_t leaves = 0;           // of the tree, and their bytes (flight record)
+  int64_t bytes = 0;
   absl::uint128 digest = 0;     // of everything that must be equal on all ranks
   absl::uint128 soft_digest = 0;  // of what may differ, e.g. strides
   DescribeCall describe;
@@ -166,6 +177,12 @@ class Engine {
   virtual const GroupOptions& options() const = 0;
   virtual Backend& backend() const = 0;
 
+  // Where the group meets: groups that are made of this one meet there too, under longer prefixes.
+  virtual const std::shared_ptr<const StoreHolder>& store() const = 0;
+  virtual const std::string& prefix() const = 0;
+  // What the calls of this group did. Records collectives by itself.
+  virtual FlightRecorder& flight() const = 0;
+
   // Takes the next number and posts the call. FailedPrecondition after Shutdown or fork, Unavailable
   // when a peer is lost (no number is used up on the wire then). Never blocks, but for a full window
   // (64 undecided calls, 1 MiB of payload), within the deadline.
@@ -181,6 +198,18 @@ class Engine {
   virtual void RememberError(absl::Status status) = 0;
 
   virtual absl::Status Shutdown(absl::Duration timeout) = 0;
+
+  // How often groups with this `key` were made of this one on this rank; each time `make` succeeds
+  // counts. FailedPrecondition in a forked child. Thread-safe; `make` runs under a lock.
+  absl::Status CountSubGroup(const std::string& key,
+                             absl::FunctionRef<absl::Status(int earlier)> make) {
+    if (process_.forked()) return ProcessCheck::ForkedError();
+    absl::MutexLock lock(&sub_groups_mutex_);
+    int& earlier = sub_groups_[key];
+    absl::Status status = make(earlier);
+    if (status.ok()) ++earlier;
+    return status;
+  }
 
   // State that the layer of collectives keeps per group (plans, buffers): made by `make` at first
   // use, shared with whoever asks later, dropped with the engine. Thread-safe.
@@ -224,6 +253,8 @@ class Engine {
 
  private:
   const ProcessCheck process_;
+  absl::Mutex sub_groups_mutex_;
+  std::map<std::string, int> sub_groups_ ABSL_GUARDED_BY(sub_groups_mutex_);
   absl::Mutex attachment_mutex_;
   std::shared_ptr<void> attachment_ ABSL_GUARDED_BY(attachment_mutex_);
   std::shared_ptr<Companion> companion_ ABSL_GUARDED_BY(attachment_mutex_);

@@ -22,6 +22,7 @@
 #include "distributed/core/engine_impl.h"
 #include "distributed/core/engine_registry.h"
 #include "distributed/core/engine_store.h"
+#include "distributed/core/flight/dump.h"
 
 namespace leafpack {
 
@@ -69,7 +70,10 @@ absl::StatusOr<std::shared_ptr<DataContext>> EngineImpl::EnterData(
   {
     absl::MutexLock lock(&mu_);
     if (call.ended) return EndStatus(call);
-    if (data->status.ok()) return data->context;
+    if (data->status.ok()) {
+      config_.flight->Advance(call.flight, FlightState::kInData);
+      return data->context;
+    }
     failed = data->status;
   }
   return FinishData(call, AnnotateStatus(failed, "opening the data path"), {}, interrupt);
@@ -147,6 +151,7 @@ absl::Status EngineImpl::FinishData(CallState& call, absl::Status status,
         },
         SteadyNow() + kAbortPatience, nullptr);
   }
+  NoteFlightError(end);
   ErrorDetails details = GetErrorDetails(end);
   if (details.tree_unchanged) return end;
   details.paths_done = std::move(paths_done);

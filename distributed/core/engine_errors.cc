@@ -1,6 +1,7 @@
 // How the outcomes of the protocol read to callers.
 #include <algorithm>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -46,6 +47,32 @@ ErrorKind KindOf(const protocol::Outcome& outcome) {
 }
 
 }  // namespace
+
+std::string_view CollectiveName(CollectiveKind kind) {
+  switch (kind) {
+    case CollectiveKind::kAllReduce:
+      return "all_reduce";
+    case CollectiveKind::kBarrier:
+      return "barrier";
+    case CollectiveKind::kReduce:
+      return "reduce";
+    case CollectiveKind::kBroadcast:
+      return "broadcast";
+    case CollectiveKind::kAllGather:
+      return "all_gather";
+    case CollectiveKind::kGather:
+      return "gather";
+    case CollectiveKind::kScatter:
+      return "scatter";
+    case CollectiveKind::kReduceScatter:
+      return "reduce_scatter";
+    case CollectiveKind::kAllToAll:
+      return "all_to_all";
+    case CollectiveKind::kSplit:
+      return "split";
+  }
+  return "unknown";
+}
 
 absl::Status EngineImpl::EndStatus(const CallState& call) const {
   const protocol::Outcome& outcome = call.outcome;

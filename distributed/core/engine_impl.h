@@ -47,8 +47,6 @@
 
 namespace leafpack {
 
-struct StoreHolder;  // distributed/core/engine_store.h: c10d's headers are slow
-
 // What Group::Create has checked.
 struct EngineConfig {
   std::shared_ptr<const StoreHolder> store;
@@ -58,6 +56,7 @@ struct EngineConfig {
   std::vector<GlobalRank> global_ranks;  // one for each group rank
   GroupOptions options;
   std::shared_ptr<Backend> backend;
+  std::shared_ptr<FlightRecorder> flight;
 };
 
 // Now on the steady clock of the protocol.
@@ -75,6 +74,7 @@ struct CallState {
   bool is_frame = false;
   bool restore = false;
   absl::uint128 digest = 0;
+  FlightRecorder::Ticket flight = 0;
   bool learns = false;  // a grant says that the digest was agreed (for CheckMode::kFirst)
   DescribeCall describe;
   FrameReducer reduce;
@@ -115,6 +115,9 @@ class EngineImpl final : public Engine,
   }
   const GroupOptions& options() const override { return config_.options; }
   Backend& backend() const override { return *config_.backend; }
+  const std::shared_ptr<const StoreHolder>& store() const override { return config_.store; }
+  const std::string& prefix() const override { return config_.prefix; }
+  FlightRecorder& flight() const override { return *config_.flight; }
 
   absl::StatusOr<std::shared_ptr<Call>> Post(CallSpec spec) override;
   absl::Status Refuse(CollectiveKind kind, absl::Status reason, absl::Time deadline) override;
@@ -164,7 +167,8 @@ class EngineImpl final : public Engine,
   absl::Status StartChannel() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void PostLocked(const std::shared_ptr<CallState>& call, protocol::CallSpec issue,
                   const CallSpec& spec, Deferred& out) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void IssueRefusal(std::string_view reason, Deferred& out) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void IssueRefusal(CollectiveKind kind, std::string_view reason, Deferred& out)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void DropCall(const std::shared_ptr<CallState>& call);
 
   // ---- engine_io.cc. All need the mutex but Execute and the understudy's.

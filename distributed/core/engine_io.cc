@@ -86,6 +86,7 @@ void EngineImpl::StepConnector(SteadyNanos now) {
   if (state == Connector::State::kConnected) {
     all_local_ = connector_->all_local();
     session_ = connector_->session();
+    config_.flight->set_session(session_);
     connector_.reset();
   } else if (state == Connector::State::kFailed) {
     channel_failure_ = connector_->status();
@@ -240,6 +241,8 @@ void EngineImpl::ApplyRankAction(RankAction action, Deferred& out) {
       call->ended = true;
       call->outcome = std::move(action.outcome);
       call->settled_at = SteadyNow();
+      config_.flight->EndWith(call->flight, call->outcome.ok(), call->outcome.text,
+                              call->settled_at);
       if (connector_ != nullptr && !call->outcome.ok()) call->channel_problem = connector_->Problem();
       turnstile_.erase(call->number);
       // User code and leaves may hang on what the call keeps.
@@ -254,6 +257,7 @@ void EngineImpl::ApplyRankAction(RankAction action, Deferred& out) {
       call->soft_equal = action.soft_equal;
       call->epoch = action.epoch;
       call->settled_at = SteadyNow();
+      config_.flight->Advance(call->flight, FlightState::kAgreed, call->epoch, call->settled_at);
       turnstile_.insert(call->number);
       if (call->learns && agreed_.size() < kMaxAgreed) agreed_.insert(call->digest);
       WakeWaiters();

@@ -21,12 +21,16 @@
 #include "distributed/core/engine_impl.h"
 #include "distributed/core/engine_registry.h"
 #include "distributed/core/engine_store.h"
+#include "distributed/core/flight/dump.h"
 
 namespace leafpack {
 namespace {
 
 // All ranks must run the same build of the protocol; its own version is checked beside this one.
 constexpr std::string_view kLibraryVersion = "0.1";
+
+// What FitsInFrame lets through must fit in the protocol's record.
+static_assert(kMaxFrameBytes == int64_t{protocol::kMaxFramePayload});
 
 protocol::RankNamer Namer(const EngineConfig& config) {
   return [ranks = config.global_ranks](uint32_t rank) {
@@ -143,13 +147,16 @@ absl::StatusOr<std::shared_ptr<Call>> EngineImpl::Post(CallSpec spec) {
     trash.swap(trash_);
     error = StartChannel();
     if (!error.ok()) {
-      return WithErrorDetails(
+      lock.Release();
+      error = WithErrorDetails(
           AnnotateStatus(error, call->name),
           {.kind = absl::IsUnavailable(error) ? ErrorKind::kPeerLost : ErrorKind::kOther});
+      NoteFlightError(error);
+      return error;
     }
     if (!remembered_.ok()) {
       error = std::exchange(remembered_, absl::OkStatus());
-      IssueRefusal(absl::StrCat("an earlier asynchronous call failed there: ", error.message()),
+      IssueRefusal(spec.kind, absl::StrCat("an earlier asynchronous call failed there: ", error.message()),
                    deferred);
     } else if (machine_.posts_waiting() >= protocol::kMaxUndecided) {
       // A full window: wait for room, as a waiter that may lead.
@@ -168,7 +175,7 @@ absl::StatusOr<std::shared_ptr<Call>> EngineImpl::Post(CallSpec spec) {
                 call->name, ": ", protocol::kMaxUndecided,
                 " earlier calls of this group were still undecided at the call's deadline")),
             {.kind = ErrorKind::kDeadline});
-        IssueRefusal(error.message(), deferred);
+        IssueRefusal(spec.kind, error.message(), deferred);
       } else {
         PostLocked(call, std::move(issue), spec, deferred);
       }
@@ -177,13 +184,19 @@ absl::StatusOr<std::shared_ptr<Call>> EngineImpl::Post(CallSpec spec) {
     }
   }
   if (!deferred.empty()) Execute(deferred);
-  if (!error.ok()) return error;
+  if (!error.ok()) {
+    NoteFlightError(error);
+    return error;
+  }
   absl::Status lost;
   {
     absl::MutexLock lock(&mu_);
     if (call->ended && call->outcome.kind == protocol::OutcomeKind::kLost) lost = EndStatus(*call);
   }
-  if (!lost.ok()) return lost;
+  if (!lost.ok()) {
+    NoteFlightError(lost);
+    return lost;
+  }
   return std::shared_ptr<Call>(std::make_shared<CallImpl>(shared_from_this(), std::move(call)));
 }
 
@@ -197,28 +210,43 @@ void EngineImpl::PostLocked(const std::shared_ptr<CallState>& call, protocol::Ca
   call->number = machine_.issued() + 1;
   calls_.emplace(call->number, call);
   const protocol::SteadyNanos now = SteadyNow();
+  call->flight = config_.flight->Begin({.kind = CollectiveName(spec.kind),
+                                        .name = spec.label,
+                                        .number = call->number,
+                                        .leaves = spec.leaves,
+                                        .bytes = spec.bytes,
+                                        .digest = spec.digest,
+                                        .epoch = machine_.epoch(),
+                                        .async = spec.async,
+                                        .frame = spec.is_frame},
+                                       now);
   machine_.Issue(std::move(issue), now, rank_actions_);
   Drain(now, out);
   NoteChange();
   if (spec.async && !leading_ && !call->ended) registration_->EnsureArmed();
 }
 
-void EngineImpl::IssueRefusal(std::string_view reason, Deferred& out) {
+void EngineImpl::IssueRefusal(CollectiveKind kind, std::string_view reason, Deferred& out) {
   const protocol::SteadyNanos now = SteadyNow();
+  const FlightRecorder::Ticket flight = config_.flight->Begin(
+      {.kind = CollectiveName(kind), .number = machine_.issued() + 1, .epoch = machine_.epoch()},
+      now);
+  config_.flight->EndWith(flight, /*ok=*/false, reason, now);
   machine_.IssueRefusal(reason, now, rank_actions_);
   Drain(now, out);
   NoteChange();
 }
 
-absl::Status EngineImpl::Refuse(CollectiveKind, absl::Status reason, absl::Time) {
+absl::Status EngineImpl::Refuse(CollectiveKind kind, absl::Status reason, absl::Time) {
   if (!CheckUsable().ok()) return reason;
   Deferred deferred;
   {
     absl::MutexLock lock(&mu_);
     if (closing_ || !StartChannel().ok()) return reason;
-    IssueRefusal(reason.message(), deferred);
+    IssueRefusal(kind, reason.message(), deferred);
   }
   if (!deferred.empty()) Execute(deferred);
+  NoteFlightError(reason);
   return reason;
 }
 

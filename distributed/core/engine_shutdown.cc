@@ -18,6 +18,7 @@
 #include "distributed/core/channel/fork.h"
 #include "distributed/core/engine_impl.h"
 #include "distributed/core/engine_registry.h"
+#include "distributed/core/flight/dump.h"
 
 namespace leafpack {
 
@@ -112,6 +113,8 @@ absl::Status EngineImpl::Shutdown(absl::Duration timeout) {
   const absl::Time until = absl::Now() + timeout;
   CloseCompanion(until);
   if (!Close(until)) return absl::OkStatus();
+  config_.flight->set_closed();
+  FlushFlightErrors();
   worker_.Stop(until);
   std::map<uint32_t, std::shared_ptr<EpochData>> epochs;
   std::vector<std::shared_ptr<EpochData>> dead;
@@ -135,6 +138,7 @@ absl::Status EngineImpl::Shutdown(absl::Duration timeout) {
 void EngineImpl::ShutdownAtExit(absl::Time until) {
   if (CheckUsable().ok()) CloseCompanion(until);
   Close(until);
+  FlushFlightErrors();
   worker_.Stop(until);
   absl::MutexLock lock(&mu_);
   KeepForever(std::make_shared<decltype(epochs_)>(std::exchange(epochs_, {})));

@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 
 #include "distributed/core/engine_impl.h"
+#include "distributed/core/flight/dump.h"
 
 namespace leafpack {
 
@@ -144,11 +145,14 @@ absl::StatusOr<bool> EngineImpl::AwaitDecision(CallState& call, SteadyNanos unti
     end = Wait(settled, until, nullptr);
   }
   if (end == WaitEnd::kTimeout) return false;
-  absl::MutexLock lock(&mu_);
-  if (!call.ended) return true;
-  absl::Status status = EndStatus(call);
-  if (!status.ok()) return status;
-  return true;
+  absl::Status status;
+  {
+    absl::MutexLock lock(&mu_);
+    if (call.ended) status = EndStatus(call);
+  }
+  if (status.ok()) return true;
+  NoteFlightError(status);
+  return status;
 }
 
 void EngineImpl::AwaitEnd(CallState& call, const InterruptCheck& interrupt) {

@@ -16,6 +16,7 @@
 #include "distributed/core/engine_impl.h"
 #include "distributed/core/engine_store.h"
 #include "distributed/core/error.h"
+#include "distributed/core/flight/dump.h"
 #include "distributed/core/solo_engine.h"
 
 namespace leafpack {
@@ -64,6 +65,12 @@ absl::StatusOr<Group> Group::Create(c10::intrusive_ptr<c10d::Store> store, std::
   config.global_ranks = std::move(global_ranks);
   config.options = std::move(options);
   config.backend = *std::move(backend);
+  FlightRecorder::Info flight;
+  flight.group = config.prefix;
+  flight.rank = rank.value();
+  for (GlobalRank global : config.global_ranks) flight.global_ranks.push_back(global.value());
+  flight.backend = config.options.backend;
+  config.flight = NewFlightRecorder(std::move(flight));
   std::shared_ptr<Engine> engine =
       size == 1 ? NewSoloEngine(std::move(config)) : EngineImpl::Create(std::move(config));
   // Calls keep the engine alive; the last handle of the group shuts it down.

@@ -21,6 +21,8 @@
 #include "distributed/core/engine_registry.h"
 #include "distributed/core/engine_worker.h"
 #include "distributed/core/error.h"
+#include "distributed/core/flight/dump.h"
+#include "distributed/core/process_check.h"
 
 namespace leafpack {
 namespace {
@@ -47,8 +49,18 @@ class IdentityContext : public DataContext {
 
 class SoloCall : public Call {
  public:
-  SoloCall(uint64_t number, absl::Time deadline, std::string name, std::string result)
-      : number_(number), deadline_(deadline), name_(std::move(name)), result_(std::move(result)) {}
+  SoloCall(uint64_t number, absl::Time deadline, std::string name, std::string result,
+           std::shared_ptr<FlightRecorder> flight, FlightRecorder::Ticket ticket)
+      : number_(number),
+        deadline_(deadline),
+        name_(std::move(name)),
+        result_(std::move(result)),
+        flight_(std::move(flight)),
+        ticket_(ticket) {}
+  ~SoloCall() override {
+    // Ignored where it has ended. In a forked child the recorder may be locked for ever.
+    if (!process_.forked()) flight_->EndWith(ticket_, /*ok=*/false, "the call was given up");
+  }
 
   uint64_t number() const override { return number_; }
   absl::Time deadline() const override { return deadline_; }
@@ -61,13 +73,16 @@ class SoloCall : public Call {
   bool soft_digests_agree() const override { return true; }
   absl::StatusOr<std::shared_ptr<DataContext>> EnterData(const InterruptCheck&) override {
     if (absl::Status status = Status(); !status.ok()) return status;
+    if (!process_.forked()) flight_->Advance(ticket_, FlightState::kInData);
     return std::make_shared<IdentityContext>();
   }
   void LeaveTurnstile() override {}
   absl::Status Poll() override { return Status(); }
   absl::Status FinishData(absl::Status status, std::vector<std::string> paths_done,
                           const InterruptCheck&) override {
+    if (!process_.forked()) flight_->End(ticket_, status);
     if (status.ok()) return Status();
+    NoteFlightError(status);
     ErrorDetails details = GetErrorDetails(status);
     details.paths_done = std::move(paths_done);
     return WithErrorDetails(AnnotateStatus(status, name_), details);
@@ -85,6 +100,9 @@ class SoloCall : public Call {
   const absl::Time deadline_;
   const std::string name_;
   const std::string result_;
+  const std::shared_ptr<FlightRecorder> flight_;
+  const FlightRecorder::Ticket ticket_;
+  const ProcessCheck process_;
   std::atomic<bool> cancelled_{false};
 };
 
@@ -98,6 +116,9 @@ class SoloEngine : public Engine {
   GlobalRank global_rank(GroupRank) const override { return config_.global_ranks[0]; }
   const GroupOptions& options() const override { return config_.options; }
   Backend& backend() const override { return *config_.backend; }
+  const std::shared_ptr<const StoreHolder>& store() const override { return config_.store; }
+  const std::string& prefix() const override { return config_.prefix; }
+  FlightRecorder& flight() const override { return *config_.flight; }
 
   absl::StatusOr<std::shared_ptr<Call>> Post(CallSpec spec) override {
     if (fork_generation_ != ForkGeneration()) return ForkedError();
@@ -109,7 +130,12 @@ class SoloEngine : public Engine {
       number = ++issued_;
       remembered = std::exchange(remembered_, absl::OkStatus());
     }
-    if (!remembered.ok()) return remembered;
+    const FlightRecorder::Ticket ticket = Record(spec, number);
+    if (!remembered.ok()) {
+      config_.flight->End(ticket, remembered);
+      NoteFlightError(remembered);
+      return remembered;
+    }
     std::string result;
     if (spec.is_frame) {
       result.resize(spec.payload.size());
@@ -120,13 +146,26 @@ class SoloEngine : public Engine {
     const absl::Time deadline = spec.deadline == absl::InfiniteFuture()
                                     ? absl::Now() + config_.options.timeout
                                     : spec.deadline;
-    return std::make_shared<SoloCall>(number, deadline, std::move(spec.name), std::move(result));
+    if (spec.is_frame) {
+      config_.flight->EndWith(ticket, /*ok=*/true, {});
+    } else {
+      config_.flight->Advance(ticket, FlightState::kAgreed);
+    }
+    return std::make_shared<SoloCall>(number, deadline, std::move(spec.name), std::move(result),
+                                      config_.flight, ticket);
   }
 
-  absl::Status Refuse(CollectiveKind, absl::Status reason, absl::Time) override {
+  absl::Status Refuse(CollectiveKind kind, absl::Status reason, absl::Time) override {
     if (fork_generation_ != ForkGeneration()) return reason;
-    absl::MutexLock lock(&mu_);
-    ++issued_;
+    CallSpec spec;
+    spec.kind = kind;
+    uint64_t number = 0;
+    {
+      absl::MutexLock lock(&mu_);
+      number = ++issued_;
+    }
+    config_.flight->End(Record(spec, number), reason);
+    NoteFlightError(reason);
     return reason;
   }
 
@@ -147,10 +186,23 @@ class SoloEngine : public Engine {
       remembered = std::exchange(remembered_, absl::OkStatus());
     }
     worker_.Stop(absl::Now() + timeout);
+    config_.flight->set_closed();
+    FlushFlightErrors();
     return remembered;
   }
 
  private:
+  FlightRecorder::Ticket Record(const CallSpec& spec, uint64_t number) {
+    return config_.flight->Begin({.kind = CollectiveName(spec.kind),
+                                  .name = spec.label,
+                                  .number = number,
+                                  .leaves = spec.leaves,
+                                  .bytes = spec.bytes,
+                                  .digest = spec.digest,
+                                  .async = spec.async,
+                                  .frame = spec.is_frame});
+  }
+
   const EngineConfig config_;
   const uint64_t fork_generation_;
   absl::Mutex mu_;

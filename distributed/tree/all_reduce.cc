@@ -153,6 +153,9 @@ absl::StatusOr<std::shared_ptr<AllReduceOperation>> AllReduceOperation::Post(
   operation->stats_.buckets = static_cast<int64_t>(plan->buckets.buckets.size());
   spec.kind = CollectiveKind::kAllReduce;
   spec.name = operation->where_;  // begins the text of every error of the call
+  spec.label = options.name;
+  spec.leaves = operation->stats_.leaves;
+  spec.bytes = operation->stats_.bytes;
   spec.digest = plan->digest;
   spec.soft_digest = plan->soft_digest;
   spec.describe = [plan, backend = std::string(engine.backend().name())] {

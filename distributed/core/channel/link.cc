@@ -98,14 +98,6 @@ bool Link::HasBegun(SendId id) const {
   return id < first || id >= next_id_ || queue_[id - first].begun;
 }
 
-bool Link::TryRetract(SendId id, std::string replacement) {
-  if (HasBegun(id)) return false;
-  Queued& item = queue_[id - (next_id_ - queue_.size())];
-  queued_bytes_ = queued_bytes_ - item.bytes.size() + replacement.size();
-  item.bytes = std::move(replacement);
-  return true;
-}
-
 absl::Status Link::Flush() {
   if (write_failed_ || hung_up_) return absl::UnavailableError(reason_);
   if (!attached_) return absl::OkStatus();

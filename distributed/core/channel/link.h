@@ -2,9 +2,8 @@
 // records before it.
 //
 // A Link may exist before its connection does: records queue until Attach. Records go out in order,
-// each as soon as the socket takes it. A record of which no byte has left the process can still be
-// replaced (TryRetract). A failed write does not end reading: bytes that a peer sent before its death
-// are delivered before its hang-up is.
+// each as soon as the socket takes it. A failed write does not end reading: bytes that a peer sent
+// before its death are delivered before its hang-up is.
 //
 // Not thread-safe: the owner's mutex guards a Link. Nothing here blocks.
 #ifndef LEAFPACK_DISTRIBUTED_CORE_CHANNEL_LINK_H_
@@ -64,9 +63,6 @@ class Link {
 
   // True once a byte of the record may have left the process, or the record was dropped by an error.
   bool HasBegun(SendId id) const;
-  // Replaces a record that has not begun by `replacement` (empty: drops it) at its place in the
-  // order; the number stays. Returns false, and does nothing, when HasBegun(id).
-  bool TryRetract(SendId id, std::string replacement);
 
   // Sends queued bytes as far as the socket takes them. Unavailable when writing failed (once known,
   // always); the queue is dropped then. OK does not mean that the queue is empty.

@@ -75,14 +75,12 @@ TEST(LinkTest, QueuesBeforeAttach) {
   EXPECT_FALSE(a.wants_write());
   EXPECT_EQ(a.queued_bytes(), 13u);
   EXPECT_FALSE(a.HasBegun(*id));
-  EXPECT_TRUE(a.TryRetract(*id, "2 "));
   std::string scratch(10, '\0');
   EXPECT_EQ(a.ReadAvailable(absl::MakeSpan(scratch), [](auto) { return true; }), Link::ReadState::kDrained);
   a.Attach(std::move(x));
   EXPECT_EQ(a.queued_bytes(), 0u);
   EXPECT_TRUE(a.HasBegun(*id));
-  EXPECT_FALSE(a.TryRetract(*id, "x"));
-  EXPECT_EQ(ReadAll(b), "one 2 three");
+  EXPECT_EQ(ReadAll(b), "one two three");
 }
 
 // Records of all sizes through a small socket buffer, in pieces, arrive whole and in order.
@@ -151,45 +149,24 @@ TEST(LinkTest, BegunRecordPassesBound) {
   EXPECT_TRUE(received == record);
 }
 
-TEST(LinkTest, RetractOnlyWhatHasNotBegun) {
+TEST(LinkTest, WhatWaitsBehindAFullSocketHasNotBegun) {
   Pair pair;
   const std::string big = Pattern(1 << 20, 5);
   absl::StatusOr<Link::SendId> gone = pair.a.Send("gone");
   absl::StatusOr<Link::SendId> begun = pair.a.Send(big);
   absl::StatusOr<Link::SendId> waiting = pair.a.Send("waiting");
-  absl::StatusOr<Link::SendId> dropped = pair.a.Send("dropped");
-  absl::StatusOr<Link::SendId> last = pair.a.Send("last");
-  ASSERT_TRUE(last.ok());
+  ASSERT_TRUE(waiting.ok());
   EXPECT_TRUE(pair.a.HasBegun(*gone));
   EXPECT_TRUE(pair.a.HasBegun(*begun));
   EXPECT_FALSE(pair.a.HasBegun(*waiting));
-  EXPECT_FALSE(pair.a.TryRetract(*gone, "x"));
-  EXPECT_FALSE(pair.a.TryRetract(*begun, "x"));
-  EXPECT_TRUE(pair.a.TryRetract(*waiting, "a longer replacement"));
-  EXPECT_TRUE(pair.a.TryRetract(*waiting, "replaced"));
-  EXPECT_TRUE(pair.a.TryRetract(*dropped, ""));
   std::string received;
   do {
     ASSERT_TRUE(pair.a.Flush().ok());
     received += ReadAll(pair.b);
   } while (pair.a.wants_write());
   received += ReadAll(pair.b);
-  EXPECT_TRUE(received == "gone" + big + "replacedlast");
-  EXPECT_FALSE(pair.a.TryRetract(*last, "x"));
-}
-
-TEST(LinkTest, RetractAllLeavesNothingToSend) {
-  auto [x, y] = SocketPair();
-  Link a, b;
-  b.Attach(std::move(y));
-  for (int i = 0; i < 40; ++i) {
-    absl::StatusOr<Link::SendId> id = a.Send("record");
-    ASSERT_TRUE(a.TryRetract(*id, ""));
-  }
-  EXPECT_EQ(a.queued_bytes(), 0u);
-  a.Attach(std::move(x));
-  ASSERT_TRUE(a.Send("next").ok());
-  EXPECT_EQ(ReadAll(b), "next");
+  EXPECT_TRUE(received == "gone" + big + "waiting");
+  EXPECT_TRUE(pair.a.HasBegun(*waiting));
 }
 
 TEST(LinkTest, SinkStopsAndLimit) {
