@@ -19,6 +19,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -91,6 +92,14 @@ using DescribeCall = std::function<std::vector<DescriptionEntry>()>;
 using FrameReducer =
     std::function<void(absl::Span<const absl::Span<const char>> payloads, absl::Span<char> out)>;
 
+// Makes one result for all ranks of their payloads, in rank order; none: let it be a data call. Runs at
+// group rank 0 only. An error
+// with ErrorKind::kLayoutMismatch in its details ends the call on all ranks as a mismatch with its
+// text, path and ranks, another one as a refusal by rank 0.
+using FrameJoiner =
+    std::function<absl::StatusOr<std::optional<std::string>>(
+        absl::Span<const absl::Span<const char>> payloads)>;
+
 struct CallSpec {
   CollectiveKind kind = CollectiveKind::kAllReduce;
   std::string name;             // for messages, e.g. "all_reduce 'grads'"
@@ -107,6 +116,11 @@ struct CallSpec {
   bool is_frame = false;
   std::string payload;          // frames: the leaves in canonical and logical order
   FrameReducer reduce;          // frames
+  // A frame only if all ranks bring one (`is_frame`) and the joined result has at most kMaxFrameBytes,
+  // else a data call; Call::is_frame tells. Payloads of any size up to kMaxFrameBytes; `join` in place
+  // of `reduce`.
+  bool is_open = false;
+  FrameJoiner join;
 };
 
 // Asked every kWaitSlice by a wait; returns true to interrupt it (Ctrl-C). Called without a lock.
@@ -128,7 +142,8 @@ class Call {
   virtual absl::StatusOr<bool> AwaitDecisionUntil(absl::Time until,
                                                   const InterruptCheck& interrupt = nullptr) = 0;
 
-  // After OK. frame_result: the reduced bytes. soft_digests_agree: all ranks posted the same one.
+  // After OK. is_frame: the result is here, there is no data phase. frame_result: the reduced bytes. soft_digests_agree: all ranks posted the same one.
+  virtual bool is_frame() const = 0;
   virtual absl::Span<const char> frame_result() const = 0;
   virtual bool soft_digests_agree() const = 0;
 

@@ -34,6 +34,7 @@ class CallImpl final : public Call {
                                           const InterruptCheck& interrupt) override {
     return engine_->AwaitDecision(*state_, ToSteady(until), interrupt);
   }
+  bool is_frame() const override { return state_->outcome.frame != nullptr; }
   absl::Span<const char> frame_result() const override {
     return state_->outcome.frame == nullptr ? absl::Span<const char>()
                                             : absl::Span<const char>(*state_->outcome.frame);

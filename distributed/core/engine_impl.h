@@ -71,13 +71,13 @@ struct CallState {
   uint64_t number = 0;
   std::string name;
   absl::Time deadline;
-  bool is_frame = false;
   bool restore = false;
   absl::uint128 digest = 0;
   FlightRecorder::Ticket flight = 0;
   bool learns = false;  // a grant says that the digest was agreed (for CheckMode::kFirst)
   DescribeCall describe;
   FrameReducer reduce;
+  FrameJoiner join;  // of an open call
 
   bool granted = false;
   bool soft_equal = false;
@@ -187,7 +187,8 @@ class EngineImpl final : public Engine,
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ApplyRankAction(protocol::RankAction action, Deferred& out)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::StatusOr<std::string> ReduceFrame(uint64_t call,
+  absl::StatusOr<protocol::FrameOutcome> MismatchOrError(const absl::Status& status) const;
+  absl::StatusOr<protocol::FrameOutcome> ReduceFrame(uint64_t call,
                                           absl::Span<const std::string_view> payloads)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   protocol::SteadyNanos NextTimer() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -2,6 +2,7 @@
 #include <poll.h>
 #include <time.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -23,6 +24,7 @@
 
 #include "distributed/core/engine_impl.h"
 #include "distributed/core/engine_registry.h"
+#include "distributed/core/error.h"
 #include "distributed/core/protocol/manifest.h"
 
 namespace leafpack {
@@ -283,16 +285,41 @@ void EngineImpl::ApplyRankAction(RankAction action, Deferred& out) {
   }
 }
 
-absl::StatusOr<std::string> EngineImpl::ReduceFrame(uint64_t number,
+// A difference that a joiner found, as a decision.
+absl::StatusOr<protocol::FrameOutcome> EngineImpl::MismatchOrError(
+    const absl::Status& status) const {
+  const ErrorDetails details = GetErrorDetails(status);
+  if (details.kind != ErrorKind::kLayoutMismatch) return status;
+  protocol::DecideBody body;
+  body.text = std::string(status.message());
+  body.path = details.path;
+  for (const GlobalRank rank : details.ranks) {
+    const auto at = std::find(config_.global_ranks.begin(), config_.global_ranks.end(), rank);
+    if (at == config_.global_ranks.end()) continue;
+    body.ranks.push_back(static_cast<uint32_t>(at - config_.global_ranks.begin()));
+  }
+  std::sort(body.ranks.begin(), body.ranks.end());
+  return body;
+}
+
+absl::StatusOr<protocol::FrameOutcome> EngineImpl::ReduceFrame(uint64_t number,
                                                     absl::Span<const std::string_view> payloads) {
   auto found = calls_.find(number);
-  if (found == calls_.end() || found->second->reduce == nullptr) {
+  if (found == calls_.end() ||
+      (found->second->reduce == nullptr && found->second->join == nullptr)) {
     return absl::InternalError("the frame's reduction is not known any more");
   }
   absl::InlinedVector<absl::Span<const char>, 8> spans;
   for (std::string_view payload : payloads) spans.emplace_back(payload.data(), payload.size());
-  std::string result(payloads.empty() ? 0 : payloads[0].size(), '\0');
+  std::string result;
   try {
+    if (found->second->join != nullptr) {
+      absl::StatusOr<std::optional<std::string>> joined = found->second->join(spans);
+      if (!joined.ok()) return MismatchOrError(joined.status());
+      if (!*joined) return protocol::FrameOutcome(std::nullopt);
+      return protocol::FrameOutcome(**std::move(joined));
+    }
+    result.resize(payloads.empty() ? 0 : payloads[0].size());
     found->second->reduce(spans, absl::MakeSpan(result));
   } catch (const std::exception& e) {
     return absl::InternalError(e.what());

@@ -120,16 +120,17 @@ absl::StatusOr<std::shared_ptr<Call>> EngineImpl::Post(CallSpec spec) {
   call->deadline = spec.deadline == absl::InfiniteFuture()
                        ? absl::Now() + config_.options.timeout
                        : spec.deadline;
-  call->is_frame = spec.is_frame;
   call->restore = spec.restore;
   call->digest = spec.digest;
   call->describe = std::move(spec.describe);
   call->reduce = std::move(spec.reduce);
+  call->join = std::move(spec.join);
 
   protocol::CallSpec issue;
   issue.digest = ToDigest(spec.digest);
   issue.soft_digest = ToDigest(spec.soft_digest);
   issue.frame = spec.is_frame;
+  issue.open = spec.is_open;
   issue.restore = spec.restore;
   issue.deadline = ToSteady(call->deadline);
   if (spec.is_frame) issue.payload = std::make_shared<const std::string>(std::move(spec.payload));

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -49,11 +50,13 @@ class IdentityContext : public DataContext {
 
 class SoloCall : public Call {
  public:
-  SoloCall(uint64_t number, absl::Time deadline, std::string name, std::string result,
-           std::shared_ptr<FlightRecorder> flight, FlightRecorder::Ticket ticket)
+  SoloCall(uint64_t number, absl::Time deadline, std::string name, bool is_frame,
+           std::string result, std::shared_ptr<FlightRecorder> flight,
+           FlightRecorder::Ticket ticket)
       : number_(number),
         deadline_(deadline),
         name_(std::move(name)),
+        is_frame_(is_frame),
         result_(std::move(result)),
         flight_(std::move(flight)),
         ticket_(ticket) {}
@@ -69,6 +72,7 @@ class SoloCall : public Call {
     if (absl::Status status = Status(); !status.ok()) return status;
     return true;
   }
+  bool is_frame() const override { return is_frame_; }
   absl::Span<const char> frame_result() const override { return result_; }
   bool soft_digests_agree() const override { return true; }
   absl::StatusOr<std::shared_ptr<DataContext>> EnterData(const InterruptCheck&) override {
@@ -99,6 +103,7 @@ class SoloCall : public Call {
   const uint64_t number_;
   const absl::Time deadline_;
   const std::string name_;
+  const bool is_frame_;
   const std::string result_;
   const std::shared_ptr<FlightRecorder> flight_;
   const FlightRecorder::Ticket ticket_;
@@ -137,7 +142,19 @@ class SoloEngine : public Engine {
       return remembered;
     }
     std::string result;
-    if (spec.is_frame) {
+    if (spec.is_frame && spec.join != nullptr) {
+      const absl::Span<const char> payload(spec.payload);
+      absl::StatusOr<std::optional<std::string>> joined =
+          spec.join(absl::MakeConstSpan(&payload, 1));
+      if (!joined.ok()) {
+        const absl::Status status = AnnotateStatus(joined.status(), spec.name);
+        config_.flight->End(ticket, status);
+        NoteFlightError(status);
+        return status;
+      }
+      spec.is_frame = joined->has_value();
+      if (*joined) result = **std::move(joined);
+    } else if (spec.is_frame) {
       result.resize(spec.payload.size());
       if (spec.reduce == nullptr) return absl::InternalError("a frame without its reduction");
       const absl::Span<const char> payload(spec.payload);
@@ -151,8 +168,8 @@ class SoloEngine : public Engine {
     } else {
       config_.flight->Advance(ticket, FlightState::kAgreed);
     }
-    return std::make_shared<SoloCall>(number, deadline, std::move(spec.name), std::move(result),
-                                      config_.flight, ticket);
+    return std::make_shared<SoloCall>(number, deadline, std::move(spec.name), spec.is_frame,
+                                      std::move(result), config_.flight, ticket);
   }
 
   absl::Status Refuse(CollectiveKind kind, absl::Status reason, absl::Time) override {

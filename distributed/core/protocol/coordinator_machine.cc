@@ -285,8 +285,11 @@ void CoordinatorMachine::Impl::Evaluate(Entries::iterator at, SteadyNanos now,
   } else {
     const Post& first = entry.posts[0];
     for (const Post& post : entry.posts) {
-      constexpr uint16_t kCompared = kFlagFrame | kFlagRestore;
-      if (post.digest != first.digest || (post.flags & kCompared) != (first.flags & kCompared)) {
+      // Ranks need not bring a frame to an open call.
+      const uint16_t compared = (first.flags & kFlagOpen) != 0
+                                    ? kFlagOpen | kFlagRestore
+                                    : kFlagOpen | kFlagRestore | kFlagFrame;
+      if (post.digest != first.digest || ((post.flags ^ first.flags) & compared) != 0) {
         Collect(at, now, out);
         return;
       }
@@ -300,7 +303,9 @@ void CoordinatorMachine::Impl::Agree(Entries::iterator at, SteadyNanos now,
   Entry& entry = *at->second;
   const uint64_t call = at->first;
   const Post& first = entry.posts[0];
-  const bool frame = (first.flags & kFlagFrame) != 0;
+  const bool open = (first.flags & kFlagOpen) != 0;
+  bool frame = true;
+  for (const Post& post : entry.posts) frame = frame && (post.flags & kFlagFrame) != 0;
   Record record;
   record.type = RecordType::kDecide;
   record.kind = static_cast<uint8_t>(Decision::kOk);
@@ -314,7 +319,7 @@ void CoordinatorMachine::Impl::Agree(Entries::iterator at, SteadyNanos now,
     payloads.reserve(entry.posts.size());
     for (uint32_t rank = 0; rank < options_.size; ++rank) {
       const Post& post = entry.posts[rank];
-      if (post.payload.size() != first.payload.size()) {
+      if (!open && post.payload.size() != first.payload.size()) {
         Drop(rank,
              absl::StrCat("a frame of ", post.payload.size(), " bytes where ", first.payload.size(),
                           " follow from its digest"),
@@ -323,20 +328,33 @@ void CoordinatorMachine::Impl::Agree(Entries::iterator at, SteadyNanos now,
       }
       payloads.push_back(post.payload);
     }
-    absl::StatusOr<std::string> result = options_.reduce(call, payloads);
-    if (result.ok() && result->size() != first.payload.size())
-      result = absl::InternalError("the reduction changed the size");
-    if (!result.ok()) {
+    absl::StatusOr<FrameOutcome> joined = options_.reduce(call, payloads);
+    if (joined.ok() && joined->mismatch) {
+      DecideBody body = *std::move(joined->mismatch);
+      body.text = Clip(body.text, kMaxReasonBytes);
+      Decide(at, Decision::kMismatch, body, now, out);
+      return;
+    }
+    absl::Status failed = joined.status();
+    if (joined.ok() && !open &&
+        (!joined->result || joined->result->size() != first.payload.size())) {
+      failed = absl::InternalError("the reduction changed the size");
+    }
+    if (!failed.ok()) {
       DecideBody body;
       body.ranks = {0};
-      body.text = Clip(
-          absl::StrCat(Ranks(body.ranks), " could not reduce it: ", result.status().message()));
+      body.text =
+          Clip(absl::StrCat(Ranks(body.ranks), " could not reduce it: ", failed.message()));
       Decide(at, Decision::kRefused, body, now, out);
       return;
     }
-    record.flags |= kFlagFrame;
-    record.attachment = std::make_shared<const std::string>(*std::move(result));
-  } else if ((first.flags & kFlagRestore) != 0) {
+    frame = joined->result && joined->result->size() <= kMaxFramePayload;
+    if (frame) {
+      record.flags |= kFlagFrame;
+      record.attachment = std::make_shared<const std::string>(*std::move(joined->result));
+    }
+  }
+  if (!frame && (first.flags & kFlagRestore) != 0) {
     Commit& commit = committing_[call];
     commit.done.assign(options_.size, false);
     commit.missing = options_.size;

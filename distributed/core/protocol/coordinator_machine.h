@@ -24,6 +24,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -49,9 +50,21 @@ struct CoordinatorAction {
 };
 using CoordinatorActions = absl::InlinedVector<CoordinatorAction, 4>;
 
-// Reduces the frames of `call` in rank order. payloads[r] is rank r's; all have the size of rank
-// 0's. Runs inside OnRecord and must be quick. An error becomes a refusal by rank 0 with that text.
-using FrameReducer = std::function<absl::StatusOr<std::string>(
+// What became of the frames of a call: the result for all ranks, or a difference that shows only in
+// the payloads, which then ends the call as MISMATCH. Neither (open calls only): a data call after all.
+struct FrameOutcome {
+  FrameOutcome(std::string r) : result(std::move(r)) {}          // NOLINT(runtime/explicit)
+  FrameOutcome(DecideBody m) : mismatch(std::move(m)) {}         // NOLINT(runtime/explicit)
+  FrameOutcome(std::nullopt_t) {}                                // NOLINT(runtime/explicit)
+  std::optional<std::string> result;
+  std::optional<DecideBody> mismatch;
+};
+
+// Reduces the frames of `call` in rank order. payloads[r] is rank r's; all have the size of rank 0's,
+// and so has the result, unless the call is open. Of an open call a result over kMaxFramePayload makes
+// it a data call. Runs inside OnRecord and must be quick. An error becomes a refusal by rank 0 with
+// that text.
+using FrameReducer = std::function<absl::StatusOr<FrameOutcome>(
     uint64_t call, absl::Span<const std::string_view> payloads)>;
 
 class CoordinatorMachine {

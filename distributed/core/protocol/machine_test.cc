@@ -1,9 +1,13 @@
 // Single cases of the protocol: agreement, frames, refusals, withdrawal, descriptions, windows,
 // connecting late.
 #include <algorithm>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "distributed/core/protocol/test_group.h"
 #include "gtest/gtest.h"
 
@@ -46,6 +50,120 @@ TEST(AgreementTest, EmptyFrame) {
   group.IssueAll(TestGroup::Frame(""));
   EXPECT_TRUE(group.End(1, 1).ok());
   EXPECT_EQ(*group.End(1, 1).frame, "");
+}
+
+absl::StatusOr<FrameOutcome> Join(absl::Span<const std::string_view> payloads) {
+  std::string joined;
+  for (const std::string_view payload : payloads) joined.append(payload);
+  return joined;
+}
+
+TEST(OpenCallTest, IsAFrameWhenAllBringOne) {
+  TestGroup group(3);
+  group.join = Join;
+  group.Issue(0, TestGroup::OpenCall("a"));
+  group.Issue(1, TestGroup::OpenCall(""));
+  group.Issue(2, TestGroup::OpenCall("bcd"));
+  for (uint32_t r = 0; r < 3; ++r) {
+    ASSERT_TRUE(group.End(r, 1).ok()) << group.End(r, 1).text;
+    EXPECT_EQ(*group.End(r, 1).frame, "abcd");
+    EXPECT_FALSE(group.Granted(r, 1));
+  }
+  EXPECT_TRUE(group.dropped.empty());
+  group.join = nullptr;
+  group.ExpectUsable();
+}
+
+TEST(OpenCallTest, IsADataCallWhenOneBringsNone) {
+  TestGroup group(3);
+  group.join = Join;
+  group.Issue(0, TestGroup::OpenCall("a"));
+  group.Issue(1, TestGroup::OpenCall(std::nullopt));
+  group.Issue(2, TestGroup::OpenCall("b"));
+  for (uint32_t r = 0; r < 3; ++r) {
+    ASSERT_TRUE(group.Granted(r, 1));
+    group.DataDone(r, 1);
+    ASSERT_TRUE(group.End(r, 1).ok());
+    EXPECT_EQ(group.End(r, 1).frame, nullptr);
+  }
+  group.join = nullptr;
+  group.ExpectUsable();
+}
+
+TEST(OpenCallTest, IsADataCallWhenTheResultIsTooLarge) {
+  TestGroup group(2);
+  group.join = Join;
+  group.Issue(0, TestGroup::OpenCall(std::string(kMaxFramePayload, 'x')));
+  group.Issue(1, TestGroup::OpenCall("y"));
+  for (uint32_t r = 0; r < 2; ++r) {
+    ASSERT_TRUE(group.Granted(r, 1));
+    group.DataDone(r, 1);
+    EXPECT_TRUE(group.End(r, 1).ok());
+  }
+}
+
+TEST(OpenCallTest, IsADataCallWhenTheJoinerSaysSo) {
+  TestGroup group(2);
+  group.join = [](absl::Span<const std::string_view>) -> absl::StatusOr<FrameOutcome> {
+    return std::nullopt;
+  };
+  group.IssueAll(TestGroup::OpenCall("a"));
+  for (uint32_t r = 0; r < 2; ++r) {
+    ASSERT_TRUE(group.Granted(r, 1));
+    group.DataDone(r, 1);
+    EXPECT_TRUE(group.End(r, 1).ok());
+  }
+}
+
+TEST(OpenCallTest, KeepsItsCompletionRoundAsADataCallOnly) {
+  TestGroup group(2);
+  group.join = Join;
+  CallSpec with = TestGroup::OpenCall("a");
+  CallSpec without = TestGroup::OpenCall(std::nullopt);
+  with.restore = without.restore = true;
+  group.Issue(0, with);
+  group.Issue(1, with);
+  EXPECT_TRUE(group.End(0, 1).ok());
+  group.Issue(0, with);
+  group.Issue(1, without);
+  group.DataDone(0, 2);
+  EXPECT_FALSE(group.Ended(0, 2));
+  group.DataDone(1, 2);
+  EXPECT_TRUE(group.End(0, 2).ok());
+  EXPECT_TRUE(group.End(1, 2).ok());
+}
+
+TEST(OpenCallTest, EndsAsMismatchWhenTheJoinerFindsOne) {
+  TestGroup group(3);
+  group.join = [](absl::Span<const std::string_view>) -> absl::StatusOr<FrameOutcome> {
+    DecideBody body;
+    body.ranks = {2};
+    body.text = "rank 2 has another tree";
+    body.path = "a.b";
+    return body;
+  };
+  group.IssueAll(TestGroup::OpenCall("a"));
+  for (uint32_t r = 0; r < 3; ++r) {
+    EXPECT_EQ(group.End(r, 1).kind, OutcomeKind::kMismatch);
+    EXPECT_EQ(group.End(r, 1).tree, TreeState::kUnchanged);
+    EXPECT_EQ(group.End(r, 1).ranks, Ranks({2}));
+    EXPECT_EQ(group.End(r, 1).path, "a.b");
+    EXPECT_NE(group.End(r, 1).text.find("another tree"), std::string::npos);
+  }
+  group.join = nullptr;
+  group.ExpectUsable();
+}
+
+TEST(OpenCallTest, DoesNotPairWithAFrame) {
+  TestGroup group(2);
+  group.join = Join;
+  CallSpec frame = TestGroup::Frame("a");
+  CallSpec open = TestGroup::OpenCall("a");
+  open.digest = frame.digest;
+  group.Issue(0, frame);
+  group.Issue(1, open);
+  group.Advance(2 * kCollectTime);
+  for (uint32_t r = 0; r < 2; ++r) EXPECT_EQ(group.End(r, 1).kind, OutcomeKind::kMismatch);
 }
 
 TEST(AgreementTest, RestoreCallEndsOnCommit) {

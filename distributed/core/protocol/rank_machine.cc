@@ -58,8 +58,9 @@ uint64_t RankMachine::Issue(CallSpec spec, SteadyNanos now, RankActions& out) {
   ++in_flight_;
   call.spec = std::move(spec);
   call.timer = call.spec.deadline;
-  if (call.spec.frame) call.spec.restore = false;
-  if (call.spec.frame || call.spec.restore) call.spec.trusted = call.spec.unchecked = false;
+  if (call.spec.frame && !call.spec.open) call.spec.restore = false;
+  if (call.spec.frame || call.spec.open || call.spec.restore)
+    call.spec.trusted = call.spec.unchecked = false;
   if (call.spec.unchecked) call.spec.trusted = false;
   if (unavailable()) {
     EndUnavailable(call, /*unknown=*/false, out);
@@ -139,6 +140,7 @@ Record RankMachine::TakePost() {
     record.type = RecordType::kAgree;
     record.digest = call.spec.digest;
     if (call.spec.frame) record.flags |= kFlagFrame;
+    if (call.spec.open) record.flags |= kFlagOpen;
     if (call.spec.restore) record.flags |= kFlagRestore;
     if (call.spec.trusted) record.flags |= kFlagTrusted;
     record.body = EncodeSoftDigest(call.spec.soft_digest);

@@ -40,6 +40,9 @@ struct CallSpec {
   Digest128 digest;
   Digest128 soft_digest;
   bool frame = false;  // the tree rides in the record; `payload` holds it (may be empty)
+  // A frame only if all ranks bring a payload and the joined result is small enough, else a data call.
+  // Then `frame` says whether this rank brings one; payloads and result may have any size.
+  bool open = false;
   bool restore = false;  // data calls get a completion round (on_failure = restore)
   // check = first: this digest was agreed before in this group, data may start at once. Taken back
   // where the call has to wait for its turn anyway; ignored for frames and restore calls.

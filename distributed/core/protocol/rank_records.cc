@@ -111,11 +111,12 @@ absl::Status RankMachine::OnDecide(Record& record, SteadyNanos now, RankActions&
     if (call->refusal) return Impossible(record, "it was refused here");
     if (call->epoch != record.epoch || record.epoch != epoch_)
       return Impossible(record, "it belongs to another epoch");
-    if (record.Has(kFlagFrame) != call->spec.frame)
+    const bool frame = record.Has(kFlagFrame);
+    if (call->spec.open ? frame && !call->spec.frame : frame != call->spec.frame)
       return Impossible(record, "frame and data call mixed up");
     if (call->state == State::kEnded && !call->doubt)
       return Impossible(record, "it has ended here");
-    if (call->spec.frame &&
+    if (call->spec.frame && !call->spec.open &&
         record.body_size() != (call->spec.payload ? call->spec.payload->size() : 0)) {
       return Impossible(record, "a result of another size");
     }
@@ -131,6 +132,10 @@ absl::Status RankMachine::OnDecide(Record& record, SteadyNanos now, RankActions&
   if (decision == Decision::kOk) {
     call->agreed = true;
     call->soft_equal = record.Has(kFlagSoftEqual);
+    if (call->spec.open) {
+      call->spec.frame = record.Has(kFlagFrame);
+      if (call->spec.frame) call->spec.restore = false;  // a frame is all or nothing anyway
+    }
     if (call->doubt && call->spec.frame) {
       call->doubt = false;
       --doubts_;

@@ -124,7 +124,8 @@ constexpr uint32_t kMaxBody = kMaxBodyBytes;
 
 constexpr Shape kShapes[] = {
     {"", 0, 0, 0, 0},
-    {"AGREE", 1, kFlagFrame | kFlagRestore | kFlagTrusted | kFlagGap, 16, 16 + kMaxFramePayload},
+    {"AGREE", 1, kFlagFrame | kFlagRestore | kFlagTrusted | kFlagGap | kFlagOpen, 16,
+     16 + kMaxFramePayload},
     {"REFUSE", kRefuseKindCount, kFlagGap, 5, 1 + kText},
     {"WITHDRAW", kWithdrawKindCount, 0, 0, 0},
     {"DECIDE", kDecisionCount, kFlagFrame | kFlagSoftEqual | kFlagLate, 0, kMaxBody},
@@ -251,9 +252,10 @@ absl::StatusOr<AgreeView> DecodeAgree(const Record& record) {
     return absl::InvalidArgumentError("AGREE: payload without the frame flag");
   if (view.payload.size() > kMaxFramePayload)
     return absl::InvalidArgumentError("AGREE: payload over its limit");
-  if (record.Has(kFlagTrusted) && (record.Has(kFlagFrame) || record.Has(kFlagRestore))) {
+  if (record.Has(kFlagTrusted) &&
+      (record.Has(kFlagFrame) || record.Has(kFlagRestore) || record.Has(kFlagOpen))) {
     return absl::InvalidArgumentError(
-        "AGREE: a trusted call is neither a frame nor a restore call");
+        "AGREE: a trusted call is neither a frame nor an open or a restore call");
   }
   return view;
 }

@@ -57,6 +57,7 @@ inline constexpr uint16_t kFlagGap = 1 << 3;        // AGREE, REFUSE: follows sk
 inline constexpr uint16_t kFlagSoftEqual = 1 << 4;  // DECIDE: soft digests are equal everywhere
 inline constexpr uint16_t kFlagLate = 1 << 5;       // DECIDE: was decided before this rank posted
 inline constexpr uint16_t kFlagLast = 1 << 6;       // MANIFEST: last chunk
+inline constexpr uint16_t kFlagOpen = 1 << 7;       // AGREE: a frame only if all ranks bring one
 
 // One record. `attachment`, if set, follows `body` on the wire: bytes that several records share
 // (the result of a frame) or that are not worth a copy. A parsed record has all of it in `body`.

@@ -55,6 +55,7 @@ struct Faults {
 // What the program does in one call; the same on all ranks but for the deviations.
 struct Plan {
   bool frame = false;
+  bool open = false;
   bool restore = false;
   bool unchecked = false;
   uint64_t layout = 0;

@@ -24,10 +24,17 @@ CallSpec Simulation::MakeSpec(uint32_t rank, const Plan& plan, bool final) {
   CallSpec spec;
   spec.frame = plan.frame;
   spec.restore = plan.restore;
-  spec.digest = {plan.layout, 77u + (plan.frame ? 1u : 0u) + (plan.restore ? 2u : 0u)};
+  spec.digest = {plan.layout, 77u + (plan.frame ? 1u : 0u) + (plan.restore ? 2u : 0u) +
+                     (plan.open ? 4u : 0u)};
   spec.soft_digest = {random_.Chance(0.1) ? 2u : 1u, 0};
   if (plan.frame)
     spec.payload = std::make_shared<const std::string>(8, static_cast<char>(1 + rank));
+  if (plan.open) {
+    spec.open = true;
+    spec.frame = random_.Chance(0.85);
+    if (spec.frame)
+      spec.payload = std::make_shared<const std::string>(1 + rank, static_cast<char>(1 + rank));
+  }
   if (final) {
     spec.deadline = now_ + 60 * kSecond;
     return spec;
@@ -41,9 +48,9 @@ CallSpec Simulation::MakeSpec(uint32_t rank, const Plan& plan, bool final) {
   }
   if (faults_.digests && random_.Chance(0.08)) spec.digest.lo = 20 + random_.Below(3);
   spec.unchecked = plan.unchecked;
-  if (faults_.misuse && !plan.frame && !plan.restore && random_.Chance(0.1))
+  if (faults_.misuse && !plan.frame && !plan.open && !plan.restore && random_.Chance(0.1))
     spec.unchecked = !spec.unchecked;
-  if (faults_.trusted && !spec.frame && !spec.restore && !spec.unchecked) {
+  if (faults_.trusted && !spec.frame && !spec.open && !spec.restore && !spec.unchecked) {
     spec.trusted = std::find(process.agreed_layouts.begin(), process.agreed_layouts.end(),
                              spec.digest.lo) != process.agreed_layouts.end();
   }
@@ -69,10 +76,12 @@ void Simulation::IssueNext(uint32_t rank) {
   } else {
     CallSpec spec = MakeSpec(rank, plan, final);
     Checks::Call info;
-    info.frame = spec.frame;
+    info.frame = spec.frame && !spec.open;  // of an open call: once it is decided
+    info.open = spec.open;
+    info.brings = spec.frame;
     info.restore = spec.restore;
     info.trusted = spec.trusted;
-    info.unchecked = spec.unchecked && !spec.frame && !spec.restore;
+    info.unchecked = spec.unchecked && !spec.frame && !spec.open && !spec.restore;
     info.digest = spec.digest;
     info.issued_at = now_;
     info.deadline = spec.deadline;

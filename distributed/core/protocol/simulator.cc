@@ -56,10 +56,11 @@ void Simulation::SetUp() {
   for (int i = 0; i < calls_; ++i) {
     Plan& plan = plan_[static_cast<size_t>(i)];
     const uint64_t kind = random_.Below(20);
-    plan.frame = kind < 8;
+    plan.frame = kind < 6;
+    plan.open = kind == 6 || kind == 7 || kind == 15;
     plan.restore = kind >= 15;
     plan.layout = 1 + random_.Below(3);
-    plan.unchecked = faults_.unchecked && !plan.frame && !plan.restore && random_.Chance(0.5);
+    plan.unchecked = faults_.unchecked && !plan.frame && !plan.open && !plan.restore && random_.Chance(0.5);
   }
   for (int i = calls_; i < calls_ + kFinalCalls; ++i) {
     Plan& plan = plan_[static_cast<size_t>(i)];
@@ -71,6 +72,8 @@ void Simulation::SetUp() {
   coordinator_ = std::make_unique<CoordinatorMachine>(CoordinatorMachine::Options{
       size_, nullptr,
       [this](uint64_t, absl::Span<const std::string_view> payloads) -> absl::StatusOr<std::string> {
+        // Open calls have payloads of other sizes, which are strung together.
+        if (payloads[0].size() != 8) return Checks::Joined(payloads);
         std::string sum(payloads[0].size(), '\0');
         for (const std::string_view payload : payloads) {
           for (size_t i = 0; i < sum.size(); ++i) sum[i] = static_cast<char>(sum[i] + payload[i]);

@@ -19,6 +19,12 @@ const Checks::Call& Checks::call(uint32_t rank, uint64_t number) const {
   return at == ranks_[rank].calls.end() ? none : at->second;
 }
 
+std::string Checks::Joined(absl::Span<const std::string_view> payloads) {
+  std::string joined;
+  for (const std::string_view payload : payloads) joined.append(payload);
+  return joined;
+}
+
 void Checks::Issued(uint32_t rank, uint64_t number, const Call& info) {
   Call& call = ranks_[rank].calls[number];
   call = info;
@@ -95,6 +101,7 @@ void Checks::Sent(uint32_t rank, const Record& record) {
     Violate(absl::StrCat("call ", record.call, " has two decisions, ", static_cast<int>(at->second),
                          " and ", record.kind, " (1)"));
   }
+  if (decision == Decision::kOk && call.open) call.frame = record.Has(kFlagFrame);
   if (decision != Decision::kOk && call.posted_trusted && call.epoch == epoch)
     abort_owed_ = record.call;
   if (!first || decision != Decision::kOk) return;
@@ -111,6 +118,8 @@ void Checks::Sent(uint32_t rank, const Record& record) {
                            " in epoch ", epoch, " (2)"));
     if (post.posted_digest != digest)
       Violate(absl::StrCat("OK of call ", record.call, " with two digests (2)"));
+    if (record.Has(kFlagFrame) && !post.brings)
+      Violate(absl::StrCat("call ", record.call, " is a frame, but rank ", r, " brought none (2)"));
   }
 }
 
@@ -176,6 +185,10 @@ void Checks::Ended(uint32_t rank, uint64_t number, uint32_t call_epoch, const Ou
       Violate(absl::StrCat(who, "OK without its data"));
     if (call.frame) {
       std::string expected(8, static_cast<char>(size_ * (size_ + 1) / 2));
+      if (call.open) {
+        expected.clear();
+        for (uint32_t r = 1; r <= size_; ++r) expected.append(r, static_cast<char>(r));
+      }
       if (outcome.frame == nullptr || *outcome.frame != expected)
         Violate(absl::StrCat(who, "a wrong result"));
     }

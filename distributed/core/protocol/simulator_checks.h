@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "distributed/core/protocol/digest128.h"
 #include "distributed/core/protocol/record.h"
 #include "distributed/core/protocol/types.h"
@@ -19,7 +21,7 @@ class Checks {
  public:
   // One call as one rank lived it.
   struct Call {
-    bool frame = false, restore = false, trusted = false, unchecked = false, final = false,
+    bool frame = false, open = false, brings = false, restore = false, trusted = false, unchecked = false, final = false,
          held = false;
     bool refusal = false;  // an error of its own
     Digest128 digest;
@@ -56,6 +58,9 @@ class Checks {
 
   // What can be said only at the end. `complete`: nobody died and nobody left.
   void AtEnd(bool complete);
+
+  // The result of an open call that is a frame.
+  static std::string Joined(absl::Span<const std::string_view> payloads);
 
   const Call& call(uint32_t rank, uint64_t number) const;
   const std::string& violation() const { return violation_; }

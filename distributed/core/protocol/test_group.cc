@@ -16,7 +16,9 @@ TestGroup::TestGroup(uint32_t ranks_in_group, bool open)
     : size(ranks_in_group), ranks(ranks_in_group) {
   coordinator = std::make_unique<CoordinatorMachine>(CoordinatorMachine::Options{
       size, nullptr,
-      [](uint64_t, absl::Span<const std::string_view> payloads) -> absl::StatusOr<std::string> {
+      [this](uint64_t,
+             absl::Span<const std::string_view> payloads) -> absl::StatusOr<FrameOutcome> {
+        if (join) return join(payloads);
         std::string sum(payloads[0].size(), '\0');
         for (const std::string_view p : payloads) {
           for (size_t i = 0; i < sum.size(); ++i) sum[i] = static_cast<char>(sum[i] + p[i]);
@@ -49,6 +51,14 @@ CallSpec TestGroup::Frame(std::string bytes, SteadyNanos deadline) {
   CallSpec spec = Data(100, deadline);
   spec.frame = true;
   spec.payload = std::make_shared<const std::string>(std::move(bytes));
+  return spec;
+}
+
+CallSpec TestGroup::OpenCall(std::optional<std::string> bytes, SteadyNanos deadline) {
+  CallSpec spec = Data(300, deadline);
+  spec.open = true;
+  spec.frame = bytes.has_value();
+  if (bytes) spec.payload = std::make_shared<const std::string>(*std::move(bytes));
   return spec;
 }
 

@@ -5,13 +5,17 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "distributed/core/protocol/coordinator_machine.h"
 #include "distributed/core/protocol/manifest.h"
 #include "distributed/core/protocol/rank_machine.h"
@@ -43,6 +47,8 @@ class TestGroup {
 
   static CallSpec Data(uint64_t digest = 1, SteadyNanos deadline = kNever);
   static CallSpec Frame(std::string bytes = "\x01", SteadyNanos deadline = kNever);
+  // Open to be a frame; brings none without `bytes`.
+  static CallSpec OpenCall(std::optional<std::string> bytes, SteadyNanos deadline = kNever);
   static CallSpec Restore(SteadyNanos deadline = kNever);
 
   uint64_t Issue(uint32_t r, CallSpec spec);
@@ -77,6 +83,8 @@ class TestGroup {
   SteadyNanos now = 1000;
   std::vector<Rank> ranks;
   std::unique_ptr<CoordinatorMachine> coordinator;
+  // What becomes of the payloads of frames; not set: their sum, byte by byte.
+  std::function<absl::StatusOr<FrameOutcome>(absl::Span<const std::string_view>)> join;
   std::vector<std::string> manifests;  // by rank; empty: nobody answers NEED
   std::map<uint32_t, std::string> dropped;
   std::deque<std::pair<uint32_t, Record>> to_coordinator;  // while rank 0 stands still
