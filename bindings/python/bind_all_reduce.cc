@@ -146,7 +146,7 @@ void ParseArguments(const Arguments& arguments, AllReduceOptions* options, LeafC
 void Refuse(const Group& group, const absl::Status& reason) {
   py::gil_scoped_release release;
   // The caller raises its own error, which is better than one about telling the others.
-  RefuseAllReduce(group, reason).IgnoreError();
+  RefuseCall(group, CollectiveKind::kAllReduce, reason).IgnoreError();
 }
 
 // The handle of a call, with the tree that it works on.

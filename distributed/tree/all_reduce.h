@@ -24,6 +24,7 @@
 #include "distributed/core/engine.h"
 #include "distributed/core/group.h"
 #include "distributed/core/reduce_op.h"
+#include "distributed/tree/call_options.h"
 #include "distributed/tree/filter.h"
 #include "distributed/tree/tree_work.h"
 #include "tensordict/bucket/bucket_plan.h"
@@ -51,7 +52,7 @@ struct AllReduceOptions {
   // Asked about every 50 ms by the waits of a synchronous call; true gives the call up.
   InterruptCheck interrupt{};
   // If not null, filled by a synchronous call with where its time went.
-  AllReduceStats* stats = nullptr;
+  CollectiveStats* stats = nullptr;
 };
 
 // Reduces every tensor in place; returns when all leaves hold the result, equal on all ranks to the
@@ -73,10 +74,6 @@ absl::StatusOr<TreeWork> AllReduceAsync(const TensorDict& tree, const Group& gro
                                         const AllReduceOptions& options = {});
 absl::StatusOr<TreeWork> AllReduceAsync(const FlatTree& tree, const Group& group,
                                         const AllReduceOptions& options = {});
-
-// Posts a refusal in place of a call, for a caller (a binding) that could not read its tree: the
-// other ranks get FailedPrecondition with this reason, nobody waits for a deadline. Returns `reason`.
-absl::Status RefuseAllReduce(const Group& group, absl::Status reason);
 
 }  // namespace leafpack
 

@@ -341,7 +341,8 @@ TEST_P(RefusalTest, IsToldToTheOthersAndNothingHasChanged) {
     const TensorDict tree = MakeTestTree(rank.rank(), setting.size);
     const absl::Status status =
         rank.rank() == setting.odd
-            ? RefuseAllReduce(group, absl::InvalidArgumentError("a leaf is a str"))
+            ? RefuseCall(group, CollectiveKind::kAllReduce,
+                         absl::InvalidArgumentError("a leaf is a str"))
             : AllReduce(tree, group);
     EXPECT_THAT(std::string(status.message()), HasSubstr("a leaf is a str"));
     ExpectFilled(tree, rank.rank());

@@ -19,7 +19,7 @@ constexpr absl::Duration kSettleTime = absl::Seconds(2);
 
 BucketPipeline::BucketPipeline(const BucketPlan& plan, const FlatTree& tree, Packer& packer,
                                Call& call, DataContext& context, Options options,
-                               AllReduceStats& stats)
+                               CollectiveStats& stats)
     : plan_(plan),
       tree_(tree),
       packer_(packer),

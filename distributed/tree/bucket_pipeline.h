@@ -52,7 +52,7 @@ class BucketPipeline {
 
   // All references outlive the pipeline.
   BucketPipeline(const BucketPlan& plan, const FlatTree& tree, Packer& packer, Call& call,
-                 DataContext& context, Options options, AllReduceStats& stats);
+                 DataContext& context, Options options, CollectiveStats& stats);
 
   // Packs and enqueues every bucket, in order, unpacking those that are done meanwhile. Leaves the
   // call's turnstile when all are enqueued, or at the first error, then waits for the rest. The first
@@ -101,7 +101,7 @@ class BucketPipeline {
   Call& call_;
   DataContext& context_;
   const Options options_;
-  AllReduceStats& stats_;
+  CollectiveStats& stats_;
   std::deque<InFlight> in_flight_;
   int64_t in_flight_bytes_ = 0;  // of owned buffers
   std::vector<InFlight> staged_;

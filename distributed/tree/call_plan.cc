@@ -5,9 +5,7 @@
 #include <string_view>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "xxhash.h"
-
+#include "distributed/tree/call_arguments.h"
 #include "distributed/tree/leaf_rules.h"
 
 namespace leafpack::internal {
@@ -38,9 +36,7 @@ std::string_view OnFailureName(OnFailure on_failure) {
   return on_failure == OnFailure::kRestore ? "restore" : "report";
 }
 
-// The arguments as pairs of name and printable value: what is hashed is what is reported.
-std::vector<std::pair<std::string_view, std::string>> DescribeArguments(
-    const CallArguments& arguments, std::string_view backend) {
+std::vector<CallArgument> ListArguments(const CallArguments& arguments, std::string_view backend) {
   return {
       {"collective", "all_reduce"},
       {"name", arguments.name},
@@ -50,25 +46,6 @@ std::vector<std::pair<std::string_view, std::string>> DescribeArguments(
       {"on_failure", std::string(OnFailureName(arguments.on_failure))},
       {"backend", std::string(backend)},
   };
-}
-
-absl::uint128 DigestOfCall(const CallArguments& arguments, std::string_view backend,
-                           const Digest128& layout) {
-  std::string text;
-  const auto append = [&text](std::string_view part) {
-    for (int shift = 0; shift < 32; shift += 8) {
-      text.push_back(static_cast<char>(part.size() >> shift & 0xff));
-    }
-    text.append(part);
-  };
-  for (const auto& [name, value] : DescribeArguments(arguments, backend)) {
-    append(name);
-    append(value);
-  }
-  append(layout.ToString());
-  const XXH128_hash_t hash = XXH3_128bits(text.data(), text.size());
-  const absl::uint128 digest = absl::MakeUint128(hash.high64, hash.low64);
-  return digest == 0 ? absl::uint128{1} : digest;  // zero means "no digest" in records
 }
 
 AutoCosts ToAutoCosts(const BackendCost& cost) {
@@ -115,16 +92,8 @@ absl::Status PlanBuckets(CallPlan& plan, const Engine& engine) {
 }  // namespace
 
 std::vector<DescriptionEntry> CallPlan::Describe(std::string_view backend) const {
-  std::vector<DescriptionEntry> entries;
-  for (auto& [name, value] : DescribeArguments(arguments, backend)) {
-    entries.push_back({.key = std::string(name),
-                       .label = std::string(name),
-                       .value = std::move(value),
-                       .is_argument = true});
-  }
-  for (Layout::Entry& entry : layout.Describe()) {
-    entries.push_back({.key = entry.path, .label = entry.path, .value = std::move(entry.value)});
-  }
+  std::vector<DescriptionEntry> entries = DescribeArguments(ListArguments(arguments, backend));
+  AppendLayout(layout, entries);
   return entries;
 }
 
@@ -188,7 +157,8 @@ absl::StatusOr<std::shared_ptr<const CallPlan>> PlanCache::Get(const FlatTree& t
   auto plan = std::make_shared<CallPlan>();
   plan->arguments = arguments;
   plan->layout = *std::move(layout);
-  plan->digest = DigestOfCall(arguments, engine.backend().name(), plan->layout.digest());
+  plan->digest = DigestOfArguments(ListArguments(arguments, engine.backend().name()),
+                                   plan->layout.digest().ToString());
   plan->soft_digest = ToUint128(plan->layout.stride_digest());
   // A group of one has nobody to send to: its calls are frames without content.
   plan->is_frame =

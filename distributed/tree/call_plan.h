@@ -20,6 +20,7 @@
 #include "distributed/core/engine.h"
 #include "distributed/core/reduce_op.h"
 #include "distributed/tree/filter.h"
+#include "distributed/tree/tree_plan.h"
 #include "tensordict/bucket/bucket_plan.h"
 #include "tensordict/bucket/buffer_pool.h"
 #include "tensordict/flat_tree.h"
@@ -82,6 +83,9 @@ class PlanCache {
                                                       const CallArguments& arguments,
                                                       const Engine& engine);
 
+  // Of trees that are moved, not reduced.
+  TreePlanCache& trees() { return trees_; }
+
   const std::shared_ptr<BufferPool>& pool() const { return pool_; }
 
  private:
@@ -92,6 +96,7 @@ class PlanCache {
   };
 
   const std::shared_ptr<BufferPool> pool_;
+  TreePlanCache trees_;
   absl::Mutex mutex_;
   std::vector<std::shared_ptr<const CallPlan>> plans_ ABSL_GUARDED_BY(mutex_);  // latest first
   std::vector<Selection> selections_ ABSL_GUARDED_BY(mutex_);                   // latest first

@@ -48,6 +48,24 @@ absl::Status CheckLeafKinds(const Layout& layout, ReduceOpKind op, const Backend
   return absl::OkStatus();
 }
 
+absl::Status CheckMovable(const Layout& layout, const Backend& backend) {
+  for (size_t i = 0; i < layout.size(); ++i) {
+    const LeafInfo& leaf = layout.leaf(i);
+    if (leaf.kind == LeafKind::kUndefined || leaf.kind == LeafKind::kNonTensor) continue;
+    if (leaf.kind != LeafKind::kDense) {
+      return Unsupported(absl::StatusCode::kUnimplemented, layout.path(i),
+                         absl::StrCat(LeafKindName(leaf.kind), " leaves cannot be moved"));
+    }
+    if (leaf.device.type() == c10::DeviceType::Meta) {
+      return Unsupported(absl::StatusCode::kInvalidArgument, layout.path(i),
+                         "is a meta tensor: it has no values to move");
+    }
+    const absl::Status status = backend.SupportsExchange(leaf.dtype, leaf.device.type());
+    if (!status.ok()) return Unsupported(status.code(), layout.path(i), status.message());
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckAutograd(const FlatTree& tree) {
   if (!c10::GradMode::is_enabled()) return absl::OkStatus();
   for (size_t i = 0; i < tree.size(); ++i) {

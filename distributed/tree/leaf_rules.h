@@ -16,6 +16,10 @@ namespace leafpack::internal {
 // on the layout only. Values that are no tensors are passed over: nothing is reduced there.
 absl::Status CheckLeafKinds(const Layout& layout, ReduceOpKind op, const Backend& backend);
 
+// OK if `backend` can move every leaf that has values; else as CheckLeafKinds. Undefined leaves and values
+// that are no tensors have nothing to move.
+absl::Status CheckMovable(const Layout& layout, const Backend& backend);
+
 // OK unless grad mode is on and a leaf was computed by autograd (has a grad_fn): writing it in place
 // would falsify its history. InvalidArgument names the path. Looked at on every call.
 absl::Status CheckAutograd(const FlatTree& tree);

@@ -124,6 +124,13 @@ void OperationRun::Abandon() {
   TellGroupIfNobodyAsked();
 }
 
+const TreeResult& OperationRun::Result() {
+  static const TreeResult* const kNothing = new TreeResult();
+  if (forked()) return *kNothing;
+  absl::MutexLock lock(&mutex_);
+  return result_.has_value() && result_->ok() ? operation_->result() : *kNothing;
+}
+
 void OperationRun::TellGroupIfNobodyAsked() {
   absl::Status error;
   {
@@ -183,7 +190,9 @@ std::vector<std::string> TreeWork::skipped_paths() const {
   return state_->run().operation().skipped_paths();
 }
 
-AllReduceStats TreeWork::stats() const { return state_->run().operation().stats(); }
+CollectiveStats TreeWork::stats() const { return state_->run().operation().stats(); }
+
+const TreeResult& TreeWork::result() const { return state_->run().Result(); }
 
 int64_t BucketWork::bytes() const { return state_->run().operation().bucket_bytes(index_); }
 

@@ -12,12 +12,13 @@
 #include "absl/time/time.h"
 
 #include "distributed/core/engine.h"
+#include "distributed/tree/trees.h"
 
 namespace leafpack {
 
 // Where the time of a collective went, seconds on this rank's clock. Phases of different buckets
 // overlap, so they may add up to more than `total`.
-struct AllReduceStats {
+struct CollectiveStats {
   double prepare = 0;      // flatten, check, plan (near zero on a tree that was planned before)
   double agree = 0;        // until the ranks had agreed
   double pack = 0;         // copies into buckets
@@ -26,9 +27,10 @@ struct AllReduceStats {
   double total = 0;
   int64_t leaves = 0;      // tensors that took part
   int64_t skipped = 0;     // leaves that are no tensors: compared, not reduced
-  int64_t bytes = 0;       // reduced bytes on this rank
+  int64_t bytes = 0;       // of this rank's leaves that take part
   int64_t buckets = 0;     // messages; 0 when the tree rode with its digest
 };
+using AllReduceStats = CollectiveStats;
 
 namespace internal {
 class TreeWorkState;
@@ -75,7 +77,10 @@ class TreeWork {
   std::vector<std::string> skipped_paths() const;
 
   // After Wait.
-  AllReduceStats stats() const;
+  CollectiveStats stats() const;
+  // What the synchronous call returns. After Wait returned OK; empty before. Valid while a handle of
+  // this call lives.
+  const TreeResult& result() const;
 
  private:
   friend class internal::TreeWorkState;

@@ -31,11 +31,13 @@ class TreeOperation {
   virtual std::optional<absl::Status> RunUntil(absl::Time until,
                                                const InterruptCheck& interrupt) = 0;
   virtual void Cancel() = 0;  // from any thread
-  virtual AllReduceStats stats() const = 0;  // after the end
-  virtual size_t num_buckets() const = 0;
-  virtual int64_t bucket_bytes(size_t index) const = 0;
-  virtual std::vector<std::string> bucket_paths(size_t index) const = 0;
-  virtual std::vector<std::string> skipped_paths() const = 0;
+  virtual CollectiveStats stats() const = 0;     // after the end
+  virtual const TreeResult& result() const = 0;  // after an end without an error
+  // Messages that can be waited for one by one.
+  virtual size_t num_buckets() const { return 0; }
+  virtual int64_t bucket_bytes(size_t) const { return 0; }
+  virtual std::vector<std::string> bucket_paths(size_t) const { return {}; }
+  virtual std::vector<std::string> skipped_paths() const { return {}; }
 };
 
 // Shared by the handle and, where it drives, the group's worker. Thread-safe.
@@ -70,6 +72,9 @@ class OperationRun {
   void Cancel();
   // No handle is left: the group's next call returns the error of an operation that nobody observed.
   void Abandon();
+
+  // What the operation gives; nothing before it ended well.
+  const TreeResult& Result();
 
   TreeOperation& operation() { return *operation_; }
 

@@ -163,18 +163,33 @@ absl::StatusOr<PackedBucket> Packer::Allocate(const Bucket& bucket, c10::Device 
 absl::StatusOr<PackedBucket> Packer::Pack(const Bucket& bucket, absl::Span<const at::Tensor> leaves,
                                           PackOrder order) {
   if (absl::Status s = CheckLeaves(bucket, leaves); !s.ok()) return s;
-  if (void* run = RunOf(bucket, leaves, order); run != nullptr) {
-    PackedBucket packed;
-    packed.first_ = leaves[static_cast<size_t>(bucket.slots.front().leaf)];
-    packed.data_ = run;
-    packed.bytes_ = bucket.bytes;
-    packed.numel_ = bucket.bytes / static_cast<int64_t>(c10::elementSize(bucket.dtype));
-    packed.dtype_ = bucket.dtype;
-    packed.device_ = packed.first_.device();
-    packed.order_ = order;
-    return packed;
-  }
+  if (std::optional<PackedBucket> run = Direct(bucket, leaves, order)) return *std::move(run);
   return Stage(bucket, leaves, order);
+}
+
+absl::StatusOr<PackedBucket> Packer::AllocateFor(const Bucket& bucket,
+                                                 absl::Span<const at::Tensor> leaves, bool direct,
+                                                 PackOrder order) {
+  if (absl::Status s = CheckLeaves(bucket, leaves); !s.ok()) return s;
+  if (direct) {
+    if (std::optional<PackedBucket> run = Direct(bucket, leaves, order)) return *std::move(run);
+  }
+  return Allocate(bucket, leaves[static_cast<size_t>(bucket.slots.front().leaf)].device(), order);
+}
+
+std::optional<PackedBucket> Packer::Direct(const Bucket& bucket,
+                                           absl::Span<const at::Tensor> leaves, PackOrder order) {
+  void* const run = RunOf(bucket, leaves, order);
+  if (run == nullptr) return std::nullopt;
+  PackedBucket packed;
+  packed.first_ = leaves[static_cast<size_t>(bucket.slots.front().leaf)];
+  packed.data_ = run;
+  packed.bytes_ = bucket.bytes;
+  packed.numel_ = bucket.bytes / static_cast<int64_t>(c10::elementSize(bucket.dtype));
+  packed.dtype_ = bucket.dtype;
+  packed.device_ = packed.first_.device();
+  packed.order_ = order;
+  return packed;
 }
 
 absl::StatusOr<PackedBucket> Packer::Stage(const Bucket& bucket,

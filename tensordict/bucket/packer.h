@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -89,6 +90,11 @@ class Packer {
   absl::StatusOr<PackedBucket> Allocate(const Bucket& bucket, c10::Device device,
                                         PackOrder order = PackOrder::kLogical);
 
+  // A run to be received into: the memory of the leaves themselves if their slots lie there exactly as in
+  // the bucket and `direct` is set, else a buffer with undefined contents. Errors as of Pack.
+  absl::StatusOr<PackedBucket> AllocateFor(const Bucket& bucket, absl::Span<const at::Tensor> leaves,
+                                           bool direct, PackOrder order = PackOrder::kLogical);
+
   // Writes the run back into the leaves, their own elements only. Nothing to do if !owned().
   absl::Status Unpack(const Bucket& bucket, const PackedBucket& packed,
                       absl::Span<const at::Tensor> leaves);
@@ -96,6 +102,10 @@ class Packer {
   const std::shared_ptr<BufferPool>& pool() const { return pool_; }
 
  private:
+  // The memory of the leaves as a bucket, if it is one.
+  static std::optional<PackedBucket> Direct(const Bucket& bucket,
+                                            absl::Span<const at::Tensor> leaves, PackOrder order);
+
   std::shared_ptr<BufferPool> pool_;
 };
 

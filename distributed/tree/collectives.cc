@@ -1,0 +1,316 @@
+#include "distributed/tree/collectives.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/from_blob.h>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+#include "distributed/tree/joined_tree.h"
+#include "distributed/tree/tree_exchange.h"
+
+namespace leafpack {
+namespace {
+
+using internal::ExchangePart;
+using internal::FrameRouting;
+using internal::JoinedTree;
+using internal::MakeJoinedTree;
+using internal::TreeExchange;
+
+// A collective that is not yet posted.
+using Pending = std::shared_ptr<TreeExchange>;
+
+std::vector<bool> Only(const Group& group, int rank) {
+  std::vector<bool> flags(static_cast<size_t>(group.size()), false);
+  flags[static_cast<size_t>(rank)] = true;
+  return flags;
+}
+
+std::vector<bool> All(const Group& group) {
+  return std::vector<bool>(static_cast<size_t>(group.size()), true);
+}
+
+std::vector<bool> None(const Group& group) {
+  return std::vector<bool>(static_cast<size_t>(group.size()), false);
+}
+
+// `root` as an argument that all ranks must agree on.
+absl::StatusOr<int> TakeRoot(const Root& root, const Group& group, ExchangePart& part) {
+  absl::StatusOr<GroupRank> rank = root.In(group);
+  if (!rank.ok()) return rank.status();
+  part.arguments.push_back({"root", absl::StrCat("group rank ", rank->value())});
+  return rank->value();
+}
+
+absl::StatusOr<ExchangePart> BroadcastPart(std::optional<TreeArg> tree, const Root& root,
+                                           const Group& group) {
+  ExchangePart part;
+  absl::StatusOr<int> from = TakeRoot(root, group, part);
+  if (!from.ok()) return from.status();
+  part.match = ExchangePart::Match::kLayouts;
+  part.root = *from;
+  part.sends_to = part.gets_from = None(group);
+  if (group.rank().value() != *from) {
+    part.gets_from = Only(group, *from);
+    part.in_place = std::move(tree);
+    return part;
+  }
+  if (!tree.has_value()) {
+    return absl::InvalidArgumentError("the root of a broadcast must give a tree");
+  }
+  part.sends_to = All(group);
+  part.given.push_back(*std::move(tree));
+  part.returns_given = true;
+  return part;
+}
+
+ExchangePart AllGatherPart(TreeArg tree, const Group& group) {
+  ExchangePart part;
+  part.sends_to = part.gets_from = All(group);
+  part.given.push_back(std::move(tree));
+  return part;
+}
+
+absl::StatusOr<ExchangePart> GatherPart(TreeArg tree, const Root& root, const Group& group) {
+  ExchangePart part;
+  absl::StatusOr<int> to = TakeRoot(root, group, part);
+  if (!to.ok()) return to.status();
+  part.sends_to = Only(group, *to);
+  part.gets_from = group.rank().value() == *to ? All(group) : None(group);
+  part.given.push_back(std::move(tree));
+  return part;
+}
+
+absl::Status JoinInto(ExchangePart& part, Joining joining, const std::optional<TreeArg>& out,
+                      const Group& group) {
+  absl::StatusOr<JoinedTree> joined =
+      MakeJoinedTree(part.given[0], joining, out, group.size());
+  if (!joined.ok()) return joined.status();
+  part.into = std::move(joined->parts);
+  part.joined = std::move(joined->tree);
+  part.writes_joined = out.has_value();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ExchangePart> AllGatherJoinedPart(TreeArg tree, Joining joining,
+                                                 const std::optional<TreeArg>& out,
+                                                 const Group& group) {
+  ExchangePart part = AllGatherPart(std::move(tree), group);
+  part.match = ExchangePart::Match::kAllLayouts;
+  part.arguments.push_back({"joining", joining == Joining::kStack ? "stack" : "concat"});
+  if (absl::Status status = JoinInto(part, joining, out, group); !status.ok()) return status;
+  return part;
+}
+
+absl::StatusOr<ExchangePart> GatherAndStackPart(TreeArg tree, const Root& root,
+                                                const Group& group) {
+  absl::StatusOr<ExchangePart> part = GatherPart(std::move(tree), root, group);
+  if (!part.ok()) return part.status();
+  part->match = ExchangePart::Match::kAllLayouts;
+  if (!part->gets_from[0]) return part;
+  if (absl::Status status = JoinInto(*part, Joining::kStack, std::nullopt, group); !status.ok()) {
+    return status;
+  }
+  return part;
+}
+
+absl::Status CheckOnePerRank(size_t count, const Group& group) {
+  if (count == static_cast<size_t>(group.size())) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("there must be one tree for each of ", group.size(), " ranks, got ", count));
+}
+
+absl::StatusOr<ExchangePart> ScatterPart(std::optional<TreeArg> tree, std::vector<TreeArg> trees,
+                                         const Root& root, const Group& group) {
+  ExchangePart part;
+  absl::StatusOr<int> from = TakeRoot(root, group, part);
+  if (!from.ok()) return from.status();
+  part.match = ExchangePart::Match::kLayouts;
+  part.routing = FrameRouting::kByRank;
+  part.root = *from;
+  part.sends_to = None(group);
+  part.gets_from = Only(group, *from);
+  part.in_place = std::move(tree);
+  if (group.rank().value() == *from) {
+    if (absl::Status status = CheckOnePerRank(trees.size(), group); !status.ok()) return status;
+    part.sends_to = All(group);
+    part.given = std::move(trees);
+  } else if (!trees.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("only the root of a scatter gives trees, got ",
+                                                   trees.size()));
+  }
+  return part;
+}
+
+absl::StatusOr<ExchangePart> AllToAllPart(std::vector<TreeArg> trees, const Group& group) {
+  if (absl::Status status = CheckOnePerRank(trees.size(), group); !status.ok()) return status;
+  ExchangePart part;
+  part.routing = FrameRouting::kByRank;
+  part.sends_to = part.gets_from = All(group);
+  part.given = std::move(trees);
+  return part;
+}
+
+Pending Make(const Group& group, CollectiveKind kind, std::string_view name,
+             absl::StatusOr<ExchangePart> part, const CallOptions& options) {
+  return std::make_shared<TreeExchange>(group, kind, name, std::move(part), options);
+}
+
+absl::StatusOr<TreeResult> Run(const Pending& operation) {
+  if (absl::Status status = internal::RunNow(*operation); !status.ok()) return status;
+  return operation->TakeResult();
+}
+
+// ---- Bytes: a tree that is one leaf ----
+
+TreeArg ToTree(std::string_view data) {
+  // from_blob wants memory that may be written; it is only read.
+  at::Tensor leaf = at::from_blob(const_cast<char*>(data.data()),
+                                  {static_cast<int64_t>(data.size())}, at::kByte);
+  return TreeArg(FlatTree(std::make_shared<const PathList>(std::vector<NestedKey>{NestedKey()}),
+                          {std::move(leaf)}));
+}
+
+absl::StatusOr<TreeResult> RunBytes(const Pending& operation) {
+  absl::StatusOr<TreeResult> result = Run(operation);
+  if (!result.ok()) return result.status();
+  for (const ReceivedTree& tree : result->trees) {
+    const bool fits = tree.flat.size() == 1 && (*tree.flat.paths)[0].empty() &&
+                      tree.flat.leaves[0].defined() &&
+                      tree.flat.leaves[0].scalar_type() == at::kByte;
+    if (!fits) return absl::FailedPreconditionError("another rank gave a tree in place of bytes");
+    const at::Tensor& leaf = tree.flat.leaves[0];
+    result->bytes.emplace_back(static_cast<const char*>(leaf.const_data_ptr()), leaf.nbytes());
+  }
+  result->trees.clear();
+  return result;
+}
+
+}  // namespace
+
+absl::StatusOr<TreeResult> Broadcast(std::optional<TreeArg> tree, Root root, const Group& group,
+                                     const CallOptions& options) {
+  return Run(Make(group, CollectiveKind::kBroadcast, "broadcast",
+                  BroadcastPart(std::move(tree), root, group), options));
+}
+
+absl::StatusOr<TreeWork> BroadcastAsync(std::optional<TreeArg> tree, Root root, const Group& group,
+                                        const CallOptions& options) {
+  return internal::RunAsync(Make(group, CollectiveKind::kBroadcast, "broadcast",
+                                 BroadcastPart(std::move(tree), root, group), options));
+}
+
+absl::StatusOr<TreeResult> AllGather(TreeArg tree, const Group& group, const CallOptions& options) {
+  return Run(Make(group, CollectiveKind::kAllGather, "all_gather",
+                  AllGatherPart(std::move(tree), group), options));
+}
+
+absl::StatusOr<TreeWork> AllGatherAsync(TreeArg tree, const Group& group,
+                                        const CallOptions& options) {
+  return internal::RunAsync(Make(group, CollectiveKind::kAllGather, "all_gather",
+                                 AllGatherPart(std::move(tree), group), options));
+}
+
+absl::StatusOr<TreeResult> AllGatherJoined(TreeArg tree, Joining joining,
+                                           std::optional<TreeArg> out, const Group& group,
+                                           const CallOptions& options) {
+  return Run(Make(group, CollectiveKind::kAllGather, "all_gather",
+                  AllGatherJoinedPart(std::move(tree), joining, out, group), options));
+}
+
+absl::StatusOr<TreeWork> AllGatherJoinedAsync(TreeArg tree, Joining joining,
+                                              std::optional<TreeArg> out, const Group& group,
+                                              const CallOptions& options) {
+  return internal::RunAsync(
+      Make(group, CollectiveKind::kAllGather, "all_gather",
+           AllGatherJoinedPart(std::move(tree), joining, out, group), options));
+}
+
+absl::StatusOr<TreeResult> Gather(TreeArg tree, Root root, const Group& group,
+                                  const CallOptions& options) {
+  return Run(Make(group, CollectiveKind::kGather, "gather",
+                  GatherPart(std::move(tree), root, group), options));
+}
+
+absl::StatusOr<TreeWork> GatherAsync(TreeArg tree, Root root, const Group& group,
+                                     const CallOptions& options) {
+  return internal::RunAsync(Make(group, CollectiveKind::kGather, "gather",
+                                 GatherPart(std::move(tree), root, group), options));
+}
+
+absl::StatusOr<TreeResult> GatherAndStack(TreeArg tree, Root root, const Group& group,
+                                          const CallOptions& options) {
+  return Run(Make(group, CollectiveKind::kGather, "gather_and_stack",
+                  GatherAndStackPart(std::move(tree), root, group), options));
+}
+
+absl::StatusOr<TreeWork> GatherAndStackAsync(TreeArg tree, Root root, const Group& group,
+                                             const CallOptions& options) {
+  return internal::RunAsync(Make(group, CollectiveKind::kGather, "gather_and_stack",
+                                 GatherAndStackPart(std::move(tree), root, group), options));
+}
+
+absl::StatusOr<TreeResult> Scatter(std::optional<TreeArg> tree, std::vector<TreeArg> trees,
+                                   Root root, const Group& group, const CallOptions& options) {
+  return Run(Make(group, CollectiveKind::kScatter, "scatter",
+                  ScatterPart(std::move(tree), std::move(trees), root, group), options));
+}
+
+absl::StatusOr<TreeWork> ScatterAsync(std::optional<TreeArg> tree, std::vector<TreeArg> trees,
+                                      Root root, const Group& group, const CallOptions& options) {
+  return internal::RunAsync(
+      Make(group, CollectiveKind::kScatter, "scatter",
+           ScatterPart(std::move(tree), std::move(trees), root, group), options));
+}
+
+absl::StatusOr<TreeResult> AllToAll(std::vector<TreeArg> trees, const Group& group,
+                                    const CallOptions& options) {
+  return Run(Make(group, CollectiveKind::kAllToAll, "all_to_all",
+                  AllToAllPart(std::move(trees), group), options));
+}
+
+absl::StatusOr<TreeWork> AllToAllAsync(std::vector<TreeArg> trees, const Group& group,
+                                       const CallOptions& options) {
+  return internal::RunAsync(Make(group, CollectiveKind::kAllToAll, "all_to_all",
+                                 AllToAllPart(std::move(trees), group), options));
+}
+
+absl::StatusOr<TreeResult> BroadcastBytes(std::string_view data, Root root, const Group& group,
+                                          const CallOptions& options) {
+  std::optional<TreeArg> tree;
+  if (absl::StatusOr<GroupRank> from = root.In(group); from.ok() && *from == group.rank()) {
+    tree = ToTree(data);
+  }
+  return RunBytes(Make(group, CollectiveKind::kBroadcast, "broadcast_bytes",
+                       BroadcastPart(std::move(tree), root, group), options));
+}
+
+absl::StatusOr<TreeResult> AllGatherBytes(std::string_view data, const Group& group,
+                                          const CallOptions& options) {
+  return RunBytes(Make(group, CollectiveKind::kAllGather, "all_gather_bytes",
+                       AllGatherPart(ToTree(data), group), options));
+}
+
+absl::StatusOr<TreeResult> GatherBytes(std::string_view data, Root root, const Group& group,
+                                       const CallOptions& options) {
+  return RunBytes(Make(group, CollectiveKind::kGather, "gather_bytes",
+                       GatherPart(ToTree(data), root, group), options));
+}
+
+absl::StatusOr<TreeResult> ScatterBytes(const std::vector<std::string>& data, Root root,
+                                        const Group& group, const CallOptions& options) {
+  std::vector<TreeArg> trees;
+  if (absl::StatusOr<GroupRank> from = root.In(group); from.ok() && *from == group.rank()) {
+    for (const std::string& each : data) trees.push_back(ToTree(each));
+  }
+  return RunBytes(Make(group, CollectiveKind::kScatter, "scatter_bytes",
+                       ScatterPart(std::nullopt, std::move(trees), root, group), options));
+}
+
+}  // namespace leafpack
