@@ -1,0 +1,86 @@
+#include "tensordict/io/atomic_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace leafpack::internal {
+namespace {
+
+absl::Status Error(const std::string& path, std::string_view what, int error) {
+  return absl::ErrnoToStatus(error, absl::StrCat("file ", path, ": ", what));
+}
+
+}  // namespace
+
+AtomicFile::AtomicFile(std::string path, std::string temporary, int fd)
+    : path_(std::move(path)), temporary_(std::move(temporary)), fd_(fd) {}
+
+AtomicFile::AtomicFile(AtomicFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      temporary_(std::exchange(other.temporary_, std::string())),
+      fd_(std::exchange(other.fd_, -1)) {}
+
+AtomicFile::~AtomicFile() {
+  if (fd_ >= 0) close(fd_);
+  if (!temporary_.empty()) unlink(temporary_.c_str());
+}
+
+absl::StatusOr<AtomicFile> AtomicFile::Create(const std::string& path) {
+  // Names that another process or thread may have taken are tried over.
+  static std::atomic<uint64_t> next{0};
+  std::string temporary;
+  int fd = -1;
+  for (int tries = 0; tries < 1000 && fd < 0; ++tries) {
+    temporary = absl::StrCat(path, ".", getpid(), ".", next.fetch_add(1), ".tmp");
+    fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0 && errno != EEXIST) break;
+  }
+  if (fd < 0) return Error(path, "cannot be created", errno);
+  AtomicFile file(path, std::move(temporary), fd);
+  // The rights of the file that is replaced.
+  struct stat old {};
+  if (stat(path.c_str(), &old) == 0 && fchmod(fd, old.st_mode & 0777) != 0) {
+    return Error(path, "cannot be given its rights", errno);
+  }
+  return file;
+}
+
+absl::Status AtomicFile::Write(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = write(fd_, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return Error(path_, "cannot be written", errno);
+    bytes.remove_prefix(static_cast<size_t>(written));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AtomicFile::Commit() {
+  if (fsync(fd_) != 0) return Error(path_, "cannot be brought to the disk", errno);
+  const int fd = std::exchange(fd_, -1);
+  if (close(fd) != 0) return Error(path_, "cannot be closed", errno);
+  if (rename(temporary_.c_str(), path_.c_str()) != 0) {
+    return Error(path_, "cannot be put in its place", errno);
+  }
+  temporary_.clear();
+  // The folder too, so that the new name survives a power cut. Not all file systems can do it.
+  const size_t slash = path_.rfind('/');
+  const std::string folder =
+      slash == std::string::npos ? "." : slash == 0 ? "/" : path_.substr(0, slash);
+  if (const int dir = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); dir >= 0) {
+    (void)fsync(dir);
+    close(dir);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace leafpack::internal

@@ -1,0 +1,36 @@
+// A file that takes the place of an old one only when it is whole and on the disk.
+#ifndef LEAFPACK_TENSORDICT_IO_ATOMIC_FILE_H_
+#define LEAFPACK_TENSORDICT_IO_ATOMIC_FILE_H_
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace leafpack::internal {
+
+// Written beside its final place under a name of its own. Destroyed without Commit it leaves no
+// trace. Errors name the file and say what the system said.
+class AtomicFile {
+ public:
+  static absl::StatusOr<AtomicFile> Create(const std::string& path);
+  ~AtomicFile();
+  AtomicFile(AtomicFile&& other) noexcept;
+  AtomicFile& operator=(AtomicFile&& other) = delete;
+
+  absl::Status Write(std::string_view bytes);
+  // Brings all to the disk, then puts the file in its place. Nothing else may follow.
+  absl::Status Commit();
+
+ private:
+  AtomicFile(std::string path, std::string temporary, int fd);
+
+  std::string path_;
+  std::string temporary_;  // empty: nothing to take away
+  int fd_;
+};
+
+}  // namespace leafpack::internal
+
+#endif  // LEAFPACK_TENSORDICT_IO_ATOMIC_FILE_H_

@@ -1,0 +1,236 @@
+#include "tensordict/io/memmap.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/sparse_coo_tensor.h>
+#include <ATen/ops/zeros.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tensordict/ops/compare.h"
+#include "tensordict/ops/ops_testutil.h"
+
+namespace leafpack {
+namespace {
+
+using testing::ElementsAre;
+
+TensorDict Sample() {
+  TensorDict tree = *TensorDict::Make(
+      {{"a", Counted({2, 3})},
+       {"n", {{"b", at::ones({2}, at::kBFloat16)}, {"s", "text"}, {"e", {}}}},
+       {"i", at::zeros({2, 0}, at::kLong)},
+       {"x.y", Counted({2, 4}).slice(1, 0, 4, 2)},
+       {"", at::ones({2}, at::kBool)},
+       {"a/b", at::ones({2}, at::kComplexDouble)},
+       {"..", at::ones({2}, at::kByte)},
+       {"l", *NonTensor::List({1, 2.5, "x", true, NonTensor()})}},
+      {2});
+  EXPECT_TRUE(tree.SetNames({"time"}).ok());
+  return tree;
+}
+
+class MemmapTest : public testing::Test {
+ protected:
+  MemmapTest() {
+    folder_ = absl::StrCat(testing::TempDir(), "/",
+                           testing::UnitTest::GetInstance()->current_test_info()->name());
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_);
+    path_ = folder_ + "/tree";
+  }
+  ~MemmapTest() override { std::filesystem::remove_all(folder_); }
+
+  void Write(const std::string& file, const std::string& bytes) {
+    const std::filesystem::path path = path_ + "/" + file;
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path, std::ios::binary) << bytes;
+  }
+  std::string Read(const std::string& file) {
+    std::ifstream in(path_ + "/" + file, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  }
+  // What tensordict 0.15.3 writes for a tree of batch size [2].
+  void WriteTheirs() {
+    Write("meta.json",
+          R"({"a": {"device": "cpu", "shape": [2, 3], "dtype": "torch.float32", "is_nested": false}, )"
+          R"("n": {"type": "TensorDict"}, "i": {"device": "cpu", "shape": [2, 0], )"
+          R"("dtype": "torch.int64", "is_nested": false}, "\u00e9": {"device": "cpu", )"
+          R"("shape": [2], "dtype": "torch.uint8", "is_nested": false}, "shape": [2], )"
+          R"("device": "cpu", "_type": "<class 'tensordict._td.TensorDict'>", )"
+          R"("_format_version": 1, "_class": "tensordict:TensorDict", "_names": ["time"]})");
+    const at::Tensor a = Counted({2, 3});
+    Write("a.memmap", std::string(static_cast<const char*>(a.const_data_ptr()), 24));
+    Write("\u00e9.memmap", std::string("\x01\x02", 2));
+    Write("n/meta.json",
+          R"({"s": {"type": "NonTensorData"}, "shape": [2], "device": "cpu", )"
+          R"("_type": "<class 'tensordict._td.TensorDict'>", "_format_version": 1, )"
+          R"("_class": "tensordict:TensorDict", "_names": ["time"]})");
+    Write("n/s/meta.json",
+          R"({"_type": "<class 'tensordict.tensorclass.NonTensorData'>", "data": "text", )"
+          R"("_metadata": null, "_is_non_tensor": true})");
+  }
+
+  std::string folder_, path_;
+};
+
+TEST_F(MemmapTest, RoundTrips) {
+  const TensorDict tree = Sample();
+  ASSERT_TRUE(SaveMemmap(tree, path_).ok());
+  LEAFPACK_ASSIGN_OR_FAIL(const TensorDict back, LoadMemmap(path_));
+  EXPECT_TRUE(*Equal(back, tree));
+  EXPECT_EQ(back.names(), tree.names());
+  EXPECT_TRUE(std::filesystem::exists(path_ + "/a%2Fb.memmap"));
+  EXPECT_TRUE(std::filesystem::exists(path_ + "/%.memmap"));
+  EXPECT_TRUE(std::filesystem::exists(path_ + "/%2E%2E.memmap"));
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);
+  ASSERT_TRUE(SaveMemmap(TensorDict(), folder_ + "/none").ok());
+  EXPECT_TRUE(LoadMemmap(folder_ + "/none/")->empty());
+}
+
+TEST_F(MemmapTest, ReadsWhatTensordictWrote) {
+  WriteTheirs();
+  LEAFPACK_ASSIGN_OR_FAIL(const TensorDict tree, LoadMemmap(path_));
+  EXPECT_THAT(PathsIn(tree), ElementsAre("a", "i", "n", "n.s", "\u00e9"));
+  EXPECT_TRUE(tree.Get("a")->equal(Counted({2, 3})));
+  EXPECT_EQ(tree.Get("\u00e9")->sum().item<int64_t>(), 3);
+  EXPECT_EQ(tree.batch_size(), at::IntArrayRef({2}));
+  EXPECT_THAT(tree.names(), ElementsAre("time"));
+  EXPECT_EQ(*tree.GetNonTensor({"n", "s"}), NonTensor("text"));
+}
+
+TEST_F(MemmapTest, WritesReachTheFilesIfTheyShall) {
+  ASSERT_TRUE(SaveMemmap(Sample(), path_).ok());
+  LEAFPACK_ASSIGN_OR_FAIL(const TensorDict mine, LoadMemmap(path_, MapMode::kPrivate));
+  mine.Get("a")->fill_(7);
+  LEAFPACK_ASSIGN_OR_FAIL(const TensorDict shared, LoadMemmap(path_));
+  EXPECT_EQ(shared.Get("a")->sum().item<double>(), 15);
+  shared.Get("a")->fill_(1);
+  LEAFPACK_ASSIGN_OR_FAIL(const TensorDict again, LoadMemmap(path_));
+  EXPECT_EQ(again.Get("a")->sum().item<double>(), 6);
+}
+
+TEST_F(MemmapTest, AnOldFolderIsReplacedWhole) {
+  ASSERT_TRUE(SaveMemmap(Sample(), path_).ok());
+  LEAFPACK_ASSIGN_OR_FAIL(const TensorDict old, LoadMemmap(path_));
+  const TensorDict small = *TensorDict::Make({{"q", at::ones({1'000'000})}});
+  ExpectError(SaveMemmap(small, path_), "is there already", absl::StatusCode::kAlreadyExists);
+  ExpectError(SaveMemmap(small, path_, {.overwrite = true, .progress = [](int64_t, int64_t) {
+                           return false;
+                         }}),
+              "given up", absl::StatusCode::kCancelled);
+  EXPECT_TRUE(*Equal(*LoadMemmap(path_), Sample()));
+  ASSERT_TRUE(SaveMemmap(small, path_, {.overwrite = true}).ok());
+  EXPECT_TRUE(*Equal(*LoadMemmap(path_), small));
+  EXPECT_FALSE(std::filesystem::exists(path_ + "/a.memmap"));
+  EXPECT_TRUE(*Equal(old, Sample()));  // its leaves keep what they map
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);
+}
+
+TEST_F(MemmapTest, WhatTheFormatLacksIsRefusedBeforeAnythingIsWritten) {
+  const auto refused = [&](const NestedKey& key, TreeValue value, const std::string& text) {
+    TensorDict tree = *TensorDict::Make({{"ok", at::ones({2})}});
+    ASSERT_TRUE(SetValue(tree, key, std::move(value)).ok());
+    ExpectError(SaveMemmap(tree, path_), text);
+    EXPECT_TRUE(std::filesystem::is_empty(folder_));
+  };
+  for (const char* name :
+       {"shape", "device", "_type", "_format_version", "_class", "_names"}) {
+    refused({"n", name}, at::ones({1}), absl::StrCat("n.", name, ": the format keeps this name"));
+  }
+  refused({"l", 0}, at::ones({1}), "l[0]: the format has no positions");
+  refused("u", at::Tensor(), "u: the format has no undefined");
+  refused("s", at::sparse_coo_tensor({5}, at::kFloat), "s: only dense");
+  refused("m", at::ones({1}).to(at::kMeta), "m: a meta tensor");
+  refused("b", NonTensor::Bytes("x"), "b: the format has no bytes");
+  refused("\xff", at::ones({1}), "not UTF-8");
+  refused(std::string(300, 'x'), at::ones({1}), "too long");
+  ExpectError(SaveMemmap(Sample(), folder_ + "/no/such/folder"), "cannot be made",
+              absl::StatusCode::kNotFound);
+}
+
+TEST_F(MemmapTest, FoldersThatAreNoGood) {
+  ExpectError(LoadMemmap(path_), "meta.json", absl::StatusCode::kNotFound);
+  const auto with_meta = [&](const std::string& meta) {
+    WriteTheirs();
+    Write("meta.json", meta);
+    return LoadMemmap(path_, MapMode::kPrivate);
+  };
+  const std::string type = R"("_type": "<class 'tensordict._td.TensorDict'>")";
+  ExpectError(with_meta("{"), "JSON");
+  ExpectError(with_meta("[]"), "of the kind none", absl::StatusCode::kUnimplemented);
+  ExpectError(with_meta("{" + type + "}"), "no shape");
+  ExpectError(with_meta("{" + type + R"(, "shape": [-2]})"), "no valid shape");
+  ExpectError(with_meta(R"({"_type": "<class 'x.Mine'>", "shape": []})"), "x.Mine",
+              absl::StatusCode::kUnimplemented);
+  const auto with_leaf = [&](const std::string& entry) {
+    return with_meta("{" + type + R"(, "shape": [2], "a": )" + entry + "}");
+  };
+  EXPECT_TRUE(with_leaf(R"({"shape": [2, 3], "dtype": "torch.float32"})").ok());
+  ExpectError(with_leaf(R"({"shape": [2, 4], "dtype": "torch.float32"})"),
+              "a.memmap: has 24 bytes, its shape [2, 4] says 32");
+  ExpectError(with_leaf(R"({"shape": [3, 2], "dtype": "torch.float32"})"), "batch size [2]");
+  ExpectError(with_leaf(R"({"shape": [2, 3], "dtype": "torch.float31"})"), "torch.float31");
+  ExpectError(with_leaf(R"({"shape": [2, 3]})"), "dtype");
+  ExpectError(with_leaf(R"({"dtype": "torch.float32"})"), "a has no shape");
+  ExpectError(with_leaf(R"({"shape": [4294967296,4294967296], "dtype": "torch.int8"})"),
+              "overflows");
+  ExpectError(with_leaf(R"({"shape": [2], "dtype": "torch.int8", "is_nested": true})"), "nested",
+              absl::StatusCode::kUnimplemented);
+  ExpectError(with_leaf(R"({"type": "TensorDict"})"), "a/meta.json", absl::StatusCode::kNotFound);
+  ExpectError(with_leaf("3"), "a has no shape");
+  WriteTheirs();
+  Write("n/s/meta.json", R"({"_type": "x", "_is_non_tensor": true})");  // a pickle beside it
+  ExpectError(LoadMemmap(path_), "NonTensorData", absl::StatusCode::kUnimplemented);
+  WriteTheirs();
+  std::filesystem::remove(path_ + "/a.memmap");
+  ExpectError(LoadMemmap(path_), "a.memmap", absl::StatusCode::kNotFound);
+  std::filesystem::create_symlink("/etc/hostname", path_ + "/a.memmap");
+  EXPECT_FALSE(LoadMemmap(path_).ok());
+  std::filesystem::remove(path_ + "/a.memmap");
+  std::filesystem::create_directory(path_ + "/a.memmap");
+  EXPECT_FALSE(LoadMemmap(path_, MapMode::kPrivate).ok());
+}
+
+TEST_F(MemmapTest, AFolderThatLeadsBackToItselfIsRefused) {
+  WriteTheirs();
+  std::filesystem::remove_all(path_ + "/n");
+  std::filesystem::create_directory_symlink(path_, path_ + "/n");
+  ExpectError(LoadMemmap(path_), "is a link");
+}
+
+TEST_F(MemmapTest, RandomChangesOfTheMetadata) {
+  const uint64_t seed = std::random_device()();
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  std::mt19937_64 rng(seed);
+  WriteTheirs();
+  const std::string good = Read("meta.json");
+  for (int round = 0; round < 2000; ++round) {
+    std::string text = good;
+    for (size_t n = 1 + rng() % 3; n > 0 && !text.empty(); --n) {
+      const size_t at = rng() % text.size();
+      if (rng() % 2 == 0) {
+        text[at] = "0123456789,:{}[]\"\\-"[rng() % 19];
+      } else {
+        text.erase(at, 1 + rng() % 6);
+      }
+    }
+    Write("meta.json", text);
+    const absl::StatusOr<TensorDict> tree = LoadMemmap(path_, MapMode::kPrivate);
+    if (!tree.ok()) continue;
+    tree->Visit([](const NestedKey&, const at::Tensor& leaf) { (void)leaf.sum(); });
+  }
+}
+
+}  // namespace
+}  // namespace leafpack
