@@ -16,6 +16,7 @@
 #include "absl/time/clock.h"
 
 #include "distributed/backends/gloo/interfaces.h"
+#include "distributed/backends/gloo/no_sigpipe.h"
 
 namespace leafpack::gloo_internal {
 namespace {
@@ -103,6 +104,7 @@ absl::Status GlooLink::Send(int peer, uint32_t tag, const void* data, int64_t by
     // c10d's interface has no const; a send only reads.
     std::vector<at::Tensor> tensors = {BytesTensor(const_cast<void*>(data), bytes)};
     absl::MutexLock lock(&post_mutex_);
+    const ScopedNoSigpipe no_sigpipe;
     message->peer_ = peer;
     message->work_ = group_->send(tensors, peer, static_cast<int>(tag));
     return absl::OkStatus();
@@ -116,6 +118,7 @@ absl::Status GlooLink::Receive(int peer, uint32_t tag, void* data, int64_t bytes
   try {
     std::vector<at::Tensor> tensors = {BytesTensor(data, bytes)};
     absl::MutexLock lock(&post_mutex_);
+    const ScopedNoSigpipe no_sigpipe;
     message->peer_ = peer;
     message->work_ = group_->recv(tensors, peer, static_cast<int>(tag));
     return absl::OkStatus();
@@ -155,6 +158,7 @@ void GlooLink::Abort() {
     c10::intrusive_ptr<c10d::Work> work;
     {
       absl::MutexLock lock(&post_mutex_);
+      const ScopedNoSigpipe no_sigpipe;
       work = group_->recvAnysource(tensors, kAbortTag);
     }
     work->wait(kAbortWait);
