@@ -173,8 +173,9 @@ TreeArg ToTree(std::string_view data) {
   // from_blob wants memory that may be written; it is only read.
   at::Tensor leaf = at::from_blob(const_cast<char*>(data.data()),
                                   {static_cast<int64_t>(data.size())}, at::kByte);
-  return TreeArg(FlatTree(std::make_shared<const PathList>(std::vector<NestedKey>{NestedKey()}),
-                          {std::move(leaf)}));
+  static const auto* const kRoot = new std::shared_ptr<const PathList>(
+      std::make_shared<const PathList>(std::vector<NestedKey>{NestedKey()}));
+  return TreeArg(FlatTree(*kRoot, {std::move(leaf)}));
 }
 
 absl::StatusOr<TreeResult> RunBytes(const Pending& operation) {
