@@ -130,9 +130,8 @@ class Reader {
 
   Json Number() {
     const size_t begin = at_;
-    while (at_ < text_.size() && std::string_view("+-.0123456789eE").find(text_[at_]) != text_.npos) {
-      ++at_;
-    }
+    constexpr std::string_view kParts = "+-.0123456789eE";
+    while (at_ < text_.size() && kParts.find(text_[at_]) != text_.npos) ++at_;
     const std::string_view number = text_.substr(begin, at_ - begin);
     const std::string_view digits = number.substr(number.starts_with('-') ? 1 : 0);
     const bool whole = number.find_first_of(".eE") == number.npos;

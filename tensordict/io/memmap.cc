@@ -68,8 +68,8 @@ bool IsFormatName(std::string_view name) {
          std::end(kFormatNames);
 }
 
-// The file name of a key: bytes that a file system could take for something else as %XX; the empty key
-// as %.
+// The file name of a key: bytes that a file system could take for something else as %XX; the empty
+// key as %.
 std::string FileName(std::string_view key) {
   if (key.empty()) return "%";
   if (key == "." || key == "..") return key.size() == 1 ? "%2E" : "%2E%2E";

@@ -1,5 +1,6 @@
 // Trees in folders of memory-mapped files, as Python's tensordict keeps them: TensorDict.memmap and
-// load_memmap of tensordict 0.15 (format version 1) read what is written here and the other way round.
+// load_memmap of tensordict 0.15 (format version 1) read what is written here and the other way
+// round.
 //
 //   RETURN_IF_ERROR(SaveMemmap(tree, "replay"));
 //   ASSIGN_OR_RETURN(TensorDict tree, LoadMemmap("replay"));   // writes to leaves reach the files
@@ -21,16 +22,17 @@ namespace leafpack {
 struct SaveMemmapOptions {
   // Replace a folder that is there. It stays whole until the new one is, and then goes.
   bool overwrite = false;
-  // Called now and then with the bytes of values done and to do; false gives the work up (Cancelled).
+  // Called now and then with the bytes of values done and to do; false gives the work up
+  // (Cancelled).
   std::function<bool(int64_t done, int64_t total)> progress{};
 };
 
-// Writes `tree` with its batch sizes, names of dimensions, and values that are no tensors. The folder
-// appears whole or not at all. AlreadyExists if there is something at `path` and `overwrite` is false.
-// What the format cannot hold is refused by path before anything is written (InvalidArgument): positions,
-// the names shape, device, _type, _format_version, _class and _names, names that are not UTF-8,
-// undefined, sparse and meta tensors, and bytes among the values. Aliases are written as often as they
-// stand in the tree.
+// Writes `tree` with its batch sizes, names of dimensions, and values that are no tensors. The
+// folder appears whole or not at all. AlreadyExists if there is something at `path` and `overwrite`
+// is false. What the format cannot hold is refused by path before anything is written
+// (InvalidArgument): positions, the names shape, device, _type, _format_version, _class and _names,
+// names that are not UTF-8, undefined, sparse and meta tensors, and bytes among the values. Aliases
+// are written as often as they stand in the tree.
 absl::Status SaveMemmap(const TensorDict& tree, const std::string& path,
                         const SaveMemmapOptions& options = {});
 
@@ -39,11 +41,12 @@ enum class MapMode : uint8_t {
   kPrivate,  // writes to leaves reach nobody; files need not be writable
 };
 
-// NotFound if there is no such folder. InvalidArgument, naming file and key, if meta.json is no JSON or
-// lacks what it must have, a dtype is unknown, a file has another length than its shape says, is no
-// regular file, or lies behind a link, or a leaf does not begin with the batch size. Unimplemented, naming
-// the key, for kinds of nodes that are neither TensorDict nor plain values: tensorclasses, lazy stacks,
-// pickled objects. Nothing that a file says is executed. Files must not be cut short while a leaf lives.
+// NotFound if there is no such folder. InvalidArgument, naming file and key, if meta.json is no
+// JSON or lacks what it must have, a dtype is unknown, a file has another length than its shape
+// says, is no regular file, or lies behind a link, or a leaf does not begin with the batch size.
+// Unimplemented, naming the key, for kinds of nodes that are neither TensorDict nor plain values:
+// tensorclasses, lazy stacks, pickled objects. Nothing that a file says is executed. Files must not
+// be cut short while a leaf lives.
 absl::StatusOr<TensorDict> LoadMemmap(const std::string& path, MapMode mode = MapMode::kShared);
 
 }  // namespace leafpack

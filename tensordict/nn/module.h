@@ -30,18 +30,11 @@ struct ModuleOptions {
 absl::StatusOr<TensorDict> FromModule(const torch::nn::Module& module,
                                       const ModuleOptions& options = {});
 
-struct LoadOptions {
-  // Every tensor of the module must be in the tree, and every leaf of the tree in the module.
-  bool strict = true;
-  // The module's tensors take over the memory of the leaves, in place of a copy: they share it from
-  // then on. They stay the same tensors, so an optimizer that holds them goes on.
-  bool assign = false;
-  Cast cast = Cast::kRefuse;
-};
-
-// Puts the leaves of `tree` into the module. Shapes must be equal, without broadcast. NotFound (a
-// tensor of the module is missing) or InvalidArgument (a leaf too many, another shape, dtype or
-// kind), naming the path, before anything has changed. Autograd records nothing.
+// Puts the leaves of `tree` into the module. Shapes must be equal, without broadcast. With `assign`
+// the module's tensors take over the memory of the leaves, in place of a copy: they share it from
+// then on, but stay the same tensors, so an optimizer that holds them goes on. NotFound (a tensor
+// of the module is missing) or InvalidArgument (a leaf too many, another shape, dtype or kind),
+// naming the path, before anything has changed. Autograd records nothing.
 absl::Status LoadIntoModule(const TensorDict& tree, torch::nn::Module& module,
                             const LoadOptions& options = {});
 

@@ -1,5 +1,7 @@
 #include "tensordict/ops/keys.h"
 
+#include <c10/core/GradMode.h>
+
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -274,6 +276,80 @@ absl::Status UpdateInPlace(TensorDict& tree, const TensorDict& source, Cast cast
     if (change.slot != nullptr) {
       *change.slot = std::move(change.new_value);
     } else if (absl::Status s = Copy(kOp, change.path, change.leaf, change.value); !s.ok()) {
+      return s;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Load(TensorDict& tree, const TensorDict& state, const LoadOptions& options) {
+  constexpr std::string_view kOp = "load";
+  constexpr KeysOptions kLeaves = {.nested = true, .leaves_only = true};
+  struct Change {
+    NestedKey path;
+    Value* slot;
+    Value value;
+  };
+  std::vector<Change> changes;
+  absl::Status status;
+  Walk(tree, kLeaves, [&](const NestedKey& path, const Value& old) {
+    if (!status.ok()) return;
+    const Value* value = FindValue(state, path);
+    if (value == nullptr || std::holds_alternative<TensorDict>(*value)) {
+      if (options.strict) {
+        status = absl::NotFoundError(
+            absl::StrCat(kOp, ": ", path.ToString(), ": the tree has it, the state has not"));
+      }
+      return;
+    }
+    if (value->index() != old.index()) {
+      status = ErrorAt(kOp, path, "the two are of different kinds");
+      return;
+    }
+    if (const auto* from = std::get_if<at::Tensor>(value)) {
+      const at::Tensor& to = std::get<at::Tensor>(old);
+      const auto text = [](const at::Tensor& tensor) {
+        return tensor.defined() ? absl::StrCat("the shape ", internal::ToText(tensor.sizes()))
+                                : std::string("an undefined tensor");
+      };
+      if (from->defined() != to.defined() || (to.defined() && from->sizes() != to.sizes())) {
+        status = ErrorAt(kOp, path,
+                         absl::StrCat("the state has ", text(*from), ", the tree ", text(to)));
+        return;
+      }
+      if (!to.defined()) return;
+      if (from->scalar_type() != to.scalar_type() && options.cast == Cast::kRefuse) {
+        status = ErrorAt(kOp, path,
+                         absl::StrCat("the state is ", DtypeName(from->scalar_type()),
+                                      ", the tree ", DtypeName(to.scalar_type()),
+                                      "; ask for a cast if it is meant"));
+        return;
+      }
+    }
+    changes.push_back({path, const_cast<Value*>(&old), *value});
+  });
+  if (!status.ok()) return status;
+  if (options.strict) {
+    Walk(state, kLeaves, [&](const NestedKey& path, const Value&) {
+      const Value* own = FindValue(tree, path);
+      if (status.ok() && (own == nullptr || std::holds_alternative<TensorDict>(*own))) {
+        status = ErrorAt(kOp, path, "the state has it, the tree has not");
+      }
+    });
+    if (!status.ok()) return status;
+  }
+  if (options.assign && tree.is_locked()) {
+    return absl::FailedPreconditionError(absl::StrCat(kOp, ": the tree is locked"));
+  }
+  const c10::NoGradGuard no_grad;
+  for (Change& change : changes) {
+    const auto* from = std::get_if<at::Tensor>(&change.value);
+    if (from == nullptr) {
+      *change.slot = std::move(change.value);
+    } else if (options.assign) {
+      if (absl::Status s = tree.Set(change.path, *from); !s.ok()) return s;
+    } else if (absl::Status s = Copy(kOp, change.path, std::get<at::Tensor>(*change.slot), *from);
+               !s.ok()) {
       return s;
     }
   }

@@ -71,6 +71,20 @@ absl::Status Update(TensorDict& tree, const TensorDict& source);
 // then nothing has changed.
 absl::Status UpdateInPlace(TensorDict& tree, const TensorDict& source, Cast cast = Cast::kRefuse);
 
+struct LoadOptions {
+  // Both must have the same leaves.
+  bool strict = true;
+  // The leaves of the state take the places of the old ones, in place of a copy.
+  bool assign = false;
+  Cast cast = Cast::kRefuse;
+};
+
+// Puts the leaves of `state` into those of `tree`, as load_state_dict does; a tree is its own
+// state. Shapes must be equal, without broadcast. NotFound (the state lacks a leaf) or
+// InvalidArgument (a leaf too many, another shape, dtype or kind), naming the path, before anything
+// has changed. With `assign`, FailedPrecondition in a locked tree. Autograd records nothing.
+absl::Status Load(TensorDict& tree, const TensorDict& state, const LoadOptions& options = {});
+
 // A tree of these leaves and nodes only; nodes that are given whole are shared with `tree`. With
 // `strict`, NotFound if one is missing. InvalidArgument for the empty key.
 absl::StatusOr<TensorDict> Select(const TensorDict& tree, const std::vector<NestedKey>& keys,

@@ -7,7 +7,9 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <variant>
+#include <vector>
 
 #include "tensordict/ops/ops_testutil.h"
 #include "tensordict/ops/print.h"
@@ -149,6 +151,39 @@ TEST(KeysTest, UpdateInPlaceIsAllOrNothing) {
                   .ok());
   EXPECT_EQ(b.sum().item<double>(), 0);
   EXPECT_EQ(*tree.GetNonTensor("s")->AsString(), "other");
+}
+
+TEST(KeysTest, LoadIsStrictAndAllOrNothing) {
+  TensorDict tree = Sample();
+  tree.Get("c")->requires_grad_(true);
+  const at::Tensor b = *tree.Get({"a", "b"});
+  const TensorDict state = *TensorDict::Make(
+      {{"a", {{"b", at::zeros({4, 3})}}}, {"c", at::zeros({4, 3, 2})}, {"s", "new"}});
+  const auto with = [&](const NestedKey& key, TreeValue value) {
+    TensorDict other = *Select(state, {{"a", "b"}, "c", "s"});
+    EXPECT_TRUE(SetValue(other, key, std::move(value)).ok());
+    return other;
+  };
+  ExpectError(Load(tree, with("z", 1)), "load: z: the state has it, the tree has not");
+  ExpectError(Load(tree, *Exclude(state, {"c"})), "c: the tree has it, the state has not",
+              kNotFound);
+  ExpectError(Load(tree, with("c", at::zeros({4, 3, 1}))),
+              "c: the state has the shape [4, 3, 1], the tree the shape [4, 3, 2]");
+  ExpectError(Load(tree, with("c", at::zeros({4, 3, 2}, at::kInt))), "c: the state is int32");
+  ExpectError(Load(tree, with("c", at::Tensor())), "c: the state has an undefined tensor");
+  ExpectError(Load(tree, with("s", at::zeros({1}))), "s: the two are of different kinds");
+  EXPECT_EQ(b.sum().item<double>(), 12);
+  tree.Lock();
+  ExpectError(Load(tree, state, {.assign = true}), "locked", kLocked);
+  ASSERT_TRUE(Load(tree, state).ok());
+  EXPECT_EQ(b.sum().item<double>(), 0);
+  EXPECT_EQ(tree.Get("c")->sum().item<double>(), 0);
+  EXPECT_TRUE(tree.Get("c")->requires_grad());
+  EXPECT_EQ(*tree.GetNonTensor("s"), NonTensor("new"));
+  ASSERT_TRUE(tree.Unlock().ok());
+  ASSERT_TRUE(Load(tree, *Exclude(with("z", 1), {"c"}), {.strict = false, .assign = true}).ok());
+  EXPECT_TRUE(tree.Get({"a", "b"})->is_same(*state.Get({"a", "b"})));
+  EXPECT_FALSE(tree.Contains("z"));
 }
 
 TEST(KeysTest, Select) {
