@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -22,17 +21,8 @@
 #include "distributed/core/engine.h"
 #include "distributed/core/error.h"
 #include "distributed/core/group.h"
+#include "distributed/core/testing/child_check.h"
 #include "distributed/core/testing/ranks.h"
-
-// A check in a child: says what failed and ends the child's body with code 1.
-#define CHILD_CHECK(condition, what)                                                        \
-  do {                                                                                      \
-    if (!(condition)) {                                                                     \
-      std::fprintf(stderr, "rank %d, line %d: %s: %s\n", rank, __LINE__, #condition,        \
-                   absl::StrCat(what).c_str());                                             \
-      return 1;                                                                             \
-    }                                                                                       \
-  } while (false)
 
 namespace leafpack {
 namespace {
@@ -44,6 +34,7 @@ using testing::Fork;
 using testing::MakeFileGroup;
 using testing::MakeFrame;
 using testing::MakeSpec;
+using testing::NamesOnly;
 using testing::OnProcesses;
 using testing::Shared;
 using testing::SumData;
@@ -51,10 +42,6 @@ using testing::SumFrame;
 using testing::TempDir;
 
 constexpr int kRanks = 3;
-
-bool NamesOnly(const absl::Status& status, int rank) {
-  return GetErrorDetails(status).ranks == std::vector<GlobalRank>{GlobalRank(rank)};
-}
 
 std::string Text(const absl::Status& status) { return status.ToString(); }
 
@@ -94,7 +81,7 @@ TEST_P(KilledRankTest, IsNamedToTheOthers) {
     Group group = MakeFileGroup(dir.path() + "/store", rank, kRanks);
     std::vector<float> values = {1};
     absl::Status status = SumData(group, values);
-    CHILD_CHECK(status.ok(), Text(status));
+    LEAFPACK_CHILD_CHECK(status.ok(), Text(status));
     values = {1};
     const bool data = moment == Moment::kData || moment == Moment::kRestore;
     if (rank == victim) {
@@ -117,8 +104,8 @@ TEST_P(KilledRankTest, IsNamedToTheOthers) {
         case Moment::kData:
         case Moment::kRestore: {
           auto call = group.engine().Post(MakeSpec({.restore = moment == Moment::kRestore}));
-          CHILD_CHECK((*call)->AwaitDecision().ok(), "");
-          CHILD_CHECK((*call)->EnterData().ok(), "");
+          LEAFPACK_CHILD_CHECK((*call)->AwaitDecision().ok(), "");
+          LEAFPACK_CHILD_CHECK((*call)->EnterData().ok(), "");
           usleep(50'000);
           kill(getpid(), SIGKILL);
           break;
@@ -127,7 +114,7 @@ TEST_P(KilledRankTest, IsNamedToTheOthers) {
       return 1;
     }
     if (moment == Moment::kIdle || moment == Moment::kWaiting) {
-      CHILD_CHECK(Eventually([&] { return flags.killed != 0; }), "");
+      LEAFPACK_CHILD_CHECK(Eventually([&] { return flags.killed != 0; }), "");
       usleep(20'000);
     }
     ++flags.waiting;
@@ -136,24 +123,24 @@ TEST_P(KilledRankTest, IsNamedToTheOthers) {
                   : SumFrame(group, values, {.digest = 2});
     if (moment == Moment::kWaiting && status.ok()) {
       // Its part had come before its death was seen.
-      CHILD_CHECK(values[0] == kRanks, values[0]);
+      LEAFPACK_CHILD_CHECK(values[0] == kRanks, values[0]);
     } else {
-      CHILD_CHECK(status.code() == absl::StatusCode::kUnavailable, Text(status));
-      CHILD_CHECK(GetErrorDetails(status).kind == ErrorKind::kPeerLost, Text(status));
-      CHILD_CHECK(NamesOnly(status, victim), Text(status));
-      CHILD_CHECK(GetErrorDetails(status).tree_unchanged == (moment != Moment::kData),
-                  Text(status));
+      LEAFPACK_CHILD_CHECK(status.code() == absl::StatusCode::kUnavailable, Text(status));
+      LEAFPACK_CHILD_CHECK(GetErrorDetails(status).kind == ErrorKind::kPeerLost, Text(status));
+      LEAFPACK_CHILD_CHECK(NamesOnly(status, victim), Text(status));
+      LEAFPACK_CHILD_CHECK(GetErrorDetails(status).tree_unchanged == (moment != Moment::kData),
+                           Text(status));
     }
-    if (moment == Moment::kRestore) CHILD_CHECK(values[0] == 1, values[0]);
+    if (moment == Moment::kRestore) LEAFPACK_CHILD_CHECK(values[0] == 1, values[0]);
     // The deadline is a minute away: it was not what ended the call.
-    CHILD_CHECK(absl::Now() - start < testing::kPatience / 2, "");
+    LEAFPACK_CHILD_CHECK(absl::Now() - start < testing::kPatience / 2, "");
     // For good.
     status = SumFrame(group, values);
-    CHILD_CHECK(status.code() == absl::StatusCode::kUnavailable, Text(status));
-    CHILD_CHECK(NamesOnly(status, victim), Text(status));
+    LEAFPACK_CHILD_CHECK(status.code() == absl::StatusCode::kUnavailable, Text(status));
+    LEAFPACK_CHILD_CHECK(NamesOnly(status, victim), Text(status));
     // Who leaves is named from then on, too.
     ++flags.through;
-    CHILD_CHECK(Eventually([&] { return flags.through == kRanks - 1; }), "");
+    LEAFPACK_CHILD_CHECK(Eventually([&] { return flags.through == kRanks - 1; }), "");
     return 0;
   });
   for (int r = 0; r < kRanks; ++r) {
@@ -171,32 +158,32 @@ TEST(StoppedRankTest, RankZeroPastTheDeadlineLeavesTheCallInDoubtAndTheGroupUsab
     Group group = MakeFileGroup(dir.path() + "/store", rank, kRanks);
     std::vector<float> values = {1};
     absl::Status status = SumFrame(group, values);
-    CHILD_CHECK(status.ok(), Text(status));
+    LEAFPACK_CHILD_CHECK(status.ok(), Text(status));
     values = {1};
     if (rank == 0) {
       flags.stopping = 1;
       kill(getpid(), SIGSTOP);
     } else {
-      CHILD_CHECK(Eventually([&] { return flags.stopping != 0; }), "");
+      LEAFPACK_CHILD_CHECK(Eventually([&] { return flags.stopping != 0; }), "");
       usleep(50'000);
     }
     status = SumFrame(group, values, {.timeout = absl::Milliseconds(200)});
     if (rank == 0) {
-      CHILD_CHECK(status.code() == absl::StatusCode::kCancelled, Text(status));
+      LEAFPACK_CHILD_CHECK(status.code() == absl::StatusCode::kCancelled, Text(status));
     } else {
-      CHILD_CHECK(status.code() == absl::StatusCode::kDeadlineExceeded, Text(status));
-      CHILD_CHECK(GetErrorDetails(status).outcome_unknown, Text(status));
-      CHILD_CHECK(GetErrorDetails(status).tree_unchanged, Text(status));
-      CHILD_CHECK(NamesOnly(status, 0), Text(status));
+      LEAFPACK_CHILD_CHECK(status.code() == absl::StatusCode::kDeadlineExceeded, Text(status));
+      LEAFPACK_CHILD_CHECK(GetErrorDetails(status).outcome_unknown, Text(status));
+      LEAFPACK_CHILD_CHECK(GetErrorDetails(status).tree_unchanged, Text(status));
+      LEAFPACK_CHILD_CHECK(NamesOnly(status, 0), Text(status));
       ++flags.in_doubt;
     }
-    CHILD_CHECK(values[0] == 1, values[0]);
+    LEAFPACK_CHILD_CHECK(values[0] == 1, values[0]);
     // Held until the doubt is resolved.
     status = SumFrame(group, values);
-    CHILD_CHECK(status.ok(), Text(status));
-    CHILD_CHECK(values[0] == kRanks, values[0]);
+    LEAFPACK_CHILD_CHECK(status.ok(), Text(status));
+    LEAFPACK_CHILD_CHECK(values[0] == kRanks, values[0]);
     status = SumData(group, values);
-    CHILD_CHECK(status.ok(), Text(status));
+    LEAFPACK_CHILD_CHECK(status.ok(), Text(status));
     return 0;
   };
   std::vector<pid_t> pids;
@@ -217,25 +204,25 @@ TEST(StoppedRankTest, AnotherRankInDataIsNamedAndTheGroupUsable) {
     Group group = MakeFileGroup(dir.path() + "/store", rank, kRanks);
     std::vector<float> values = {1};
     absl::Status status = SumData(group, values);
-    CHILD_CHECK(status.ok(), Text(status));
+    LEAFPACK_CHILD_CHECK(status.ok(), Text(status));
     if (rank == kStopped) {
       auto call = group.engine().Post(MakeSpec({.timeout = absl::Milliseconds(1500)}));
-      CHILD_CHECK((*call)->AwaitDecision().ok(), "");
-      CHILD_CHECK((*call)->EnterData().ok(), "");
+      LEAFPACK_CHILD_CHECK((*call)->AwaitDecision().ok(), "");
+      LEAFPACK_CHILD_CHECK((*call)->EnterData().ok(), "");
       kill(getpid(), SIGSTOP);
-      CHILD_CHECK(Eventually([&] { return !(*call)->Poll().ok(); }), "");
+      LEAFPACK_CHILD_CHECK(Eventually([&] { return !(*call)->Poll().ok(); }), "");
       status = (*call)->FinishData(absl::UnknownError("stopped"), {});
-      CHILD_CHECK(status.code() == absl::StatusCode::kDeadlineExceeded, Text(status));
+      LEAFPACK_CHILD_CHECK(status.code() == absl::StatusCode::kDeadlineExceeded, Text(status));
     } else {
       status = SumData(group, values, {.timeout = absl::Milliseconds(1500)});
-      CHILD_CHECK(status.code() == absl::StatusCode::kDeadlineExceeded, Text(status));
-      CHILD_CHECK(NamesOnly(status, kStopped), Text(status));
+      LEAFPACK_CHILD_CHECK(status.code() == absl::StatusCode::kDeadlineExceeded, Text(status));
+      LEAFPACK_CHILD_CHECK(NamesOnly(status, kStopped), Text(status));
       ++flags.failed;
     }
     values = {1};
     status = SumData(group, values);
-    CHILD_CHECK(status.ok(), Text(status));
-    CHILD_CHECK(values[0] == kRanks, values[0]);
+    LEAFPACK_CHILD_CHECK(status.ok(), Text(status));
+    LEAFPACK_CHILD_CHECK(values[0] == kRanks, values[0]);
     return 0;
   };
   std::vector<pid_t> pids;
@@ -255,19 +242,19 @@ TEST(TcpStoreTest, FramesAndDataOverAStoreThatRankZeroServes) {
     for (int i = 0; i < 100; ++i) {
       std::vector<float> values = {1};
       const absl::Status status = i % 10 == 0 ? SumData(group, values) : SumFrame(group, values);
-      CHILD_CHECK(status.ok(), Text(status));
-      CHILD_CHECK(values[0] == kRanks, values[0]);
+      LEAFPACK_CHILD_CHECK(status.ok(), Text(status));
+      LEAFPACK_CHILD_CHECK(values[0] == kRanks, values[0]);
     }
     // A new epoch, and with it a new connection to the store.
     if (rank == 1) Faults(group).fail_next_op = true;
     std::vector<float> values = {1};
-    CHILD_CHECK(!SumData(group, values).ok(), "");
+    LEAFPACK_CHILD_CHECK(!SumData(group, values).ok(), "");
     values = {1};
     const absl::Status status = SumData(group, values);
-    CHILD_CHECK(status.ok(), Text(status));
+    LEAFPACK_CHILD_CHECK(status.ok(), Text(status));
     // The store must not go before the others are through with it.
     ++flags.through;
-    CHILD_CHECK(Eventually([&] { return flags.through == kRanks; }), "");
+    LEAFPACK_CHILD_CHECK(Eventually([&] { return flags.through == kRanks; }), "");
     return 0;
   });
   EXPECT_EQ(codes, std::vector<int>(kRanks, 0));
@@ -304,8 +291,8 @@ TEST_P(LastCallTest, IsNotLostByAnExitRightAfterIt) {
       } else {
         status = SumData(*group, values, {.restore = last == Last::kRestore});
       }
-      CHILD_CHECK(status.ok(), Text(status));
-      CHILD_CHECK(values[0] == kRanks, values[0]);
+      LEAFPACK_CHILD_CHECK(status.ok(), Text(status));
+      LEAFPACK_CHILD_CHECK(values[0] == kRanks, values[0]);
       if (exit_kind == Exit::kExit) exit(0);
       return 0;
     });
@@ -319,18 +306,18 @@ TEST(ExitTest, CallsInFlightAreDrainedByTheExitHook) {
     static Group* const group = new Group(MakeFileGroup(dir.path() + "/store", rank, kRanks));
     std::vector<float> values = {1};
     absl::Status status = SumFrame(*group, values);
-    CHILD_CHECK(status.ok(), Text(status));
+    LEAFPACK_CHILD_CHECK(status.ok(), Text(status));
     if (rank == 1) {
       // Posted, not awaited: exit() has to see it through.
       static auto* const call = new absl::StatusOr<std::shared_ptr<Call>>(
           group->engine().Post(MakeFrame({1}, {.async = true})));
-      CHILD_CHECK(call->ok(), "");
+      LEAFPACK_CHILD_CHECK(call->ok(), "");
       exit(0);
     }
     usleep(200'000);
     values = {1};
     status = SumFrame(*group, values);
-    CHILD_CHECK(status.ok(), Text(status));
+    LEAFPACK_CHILD_CHECK(status.ok(), Text(status));
     return 0;
   });
   EXPECT_EQ(codes, std::vector<int>(kRanks, 0));
@@ -343,7 +330,7 @@ TEST(ExitTest, AGroupWhoseOthersNeverComeDoesNotHoldTheExit) {
     static Group* const group = new Group(MakeFileGroup(dir.path() + "/store", rank, kRanks));
     std::vector<float> values = {1};
     const absl::Status status = SumFrame(*group, values, {.timeout = absl::Milliseconds(50)});
-    CHILD_CHECK(status.code() == absl::StatusCode::kDeadlineExceeded, Text(status));
+    LEAFPACK_CHILD_CHECK(status.code() == absl::StatusCode::kDeadlineExceeded, Text(status));
     auto call = group->engine().Post(MakeFrame({1}, {.async = true}));
     exit(0);
     return 0;
@@ -357,7 +344,7 @@ TEST(ForkTest, TheChildIsRefusedAndTheParentGoesOn) {
     Group group = MakeFileGroup(dir.path() + "/store", rank, 2);
     std::vector<float> values = {1};
     absl::Status status = SumData(group, values);
-    CHILD_CHECK(status.ok(), Text(status));
+    LEAFPACK_CHILD_CHECK(status.ok(), Text(status));
     const pid_t child = fork();
     if (child == 0) {
       status = SumFrame(group, values);
@@ -368,13 +355,13 @@ TEST(ForkTest, TheChildIsRefusedAndTheParentGoesOn) {
       }
       exit(refused ? 0 : 1);
     }
-    CHILD_CHECK(testing::Wait(child) == 0, "child");
+    LEAFPACK_CHILD_CHECK(testing::Wait(child) == 0, "child");
     for (int i = 0; i < 100; ++i) {
       status = SumFrame(group, values);
-      CHILD_CHECK(status.ok(), Text(status));
+      LEAFPACK_CHILD_CHECK(status.ok(), Text(status));
     }
     status = SumData(group, values);
-    CHILD_CHECK(status.ok(), Text(status));
+    LEAFPACK_CHILD_CHECK(status.ok(), Text(status));
     return 0;
   });
   EXPECT_EQ(codes, std::vector<int>(2, 0));
@@ -390,7 +377,7 @@ TEST(ForkTest, AChildDoesNotHideTheDeathOfItsParent) {
     Group group = MakeFileGroup(dir.path() + "/store", rank, 2);
     std::vector<float> values = {1};
     absl::Status status = SumFrame(group, values);
-    CHILD_CHECK(status.ok(), Text(status));
+    LEAFPACK_CHILD_CHECK(status.ok(), Text(status));
     if (rank == 1) {
       if (fork() == 0) {
         Eventually([&] { return flags.seen != 0; });
@@ -400,7 +387,7 @@ TEST(ForkTest, AChildDoesNotHideTheDeathOfItsParent) {
     }
     status = SumFrame(group, values);
     flags.seen = 1;
-    CHILD_CHECK(status.code() == absl::StatusCode::kUnavailable, Text(status));
+    LEAFPACK_CHILD_CHECK(status.code() == absl::StatusCode::kUnavailable, Text(status));
     return 0;
   });
   EXPECT_EQ(codes, (std::vector<int>{0, 128 + SIGKILL}));
@@ -415,15 +402,15 @@ TEST(ForkTest, AChildMayMakeGroupsOfItsOwn) {
     Group group = MakeFileGroup(dir.path() + "/store", rank, 2);
     std::vector<float> values = {1};
     absl::Status status = SumFrame(group, values);
-    CHILD_CHECK(status.ok(), Text(status));
+    LEAFPACK_CHILD_CHECK(status.ok(), Text(status));
     const pid_t child = Fork([&] {
       Group own = MakeFileGroup(dir.path() + "/children", rank, 2);
       std::vector<float> sum = {1};
       const absl::Status s = SumData(own, sum);
-      CHILD_CHECK(s.ok(), Text(s));
+      LEAFPACK_CHILD_CHECK(s.ok(), Text(s));
       return sum[0] == 2 ? 0 : 1;
     });
-    CHILD_CHECK(testing::Wait(child) == 0, "child");
+    LEAFPACK_CHILD_CHECK(testing::Wait(child) == 0, "child");
     return 0;
   });
   EXPECT_EQ(codes, std::vector<int>(2, 0));

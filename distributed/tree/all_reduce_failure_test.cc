@@ -60,6 +60,14 @@ void ExpectAllReduced(const Leaves& leaves) {
   }
 }
 
+// What every fault must leave behind: a group that can be used at once.
+void ExpectNextCallSucceeds(const Leaves& leaves, const Group& group,
+                            const AllReduceOptions& options = {}) {
+  const absl::Status status = AllReduce(leaves.tree, group, options);
+  EXPECT_TRUE(status.ok()) << status;
+  ExpectAllReduced(leaves);
+}
+
 void ExpectUnchanged(const Leaves& leaves) {
   for (size_t i = 0; i < leaves.tensors.size(); ++i) {
     EXPECT_TRUE(at::equal(leaves.tensors[i], leaves.before[i])) << leaves.paths[i];
@@ -102,9 +110,7 @@ TEST_P(FailingRank, AnErrorInDataIsToldAndTheNextCallSucceeds) {
           EXPECT_FALSE(status.ok());
           ExpectAsTold(leaves, GetErrorDetails(status));
           Leaves again = MakeLeaves(rank);
-          const absl::Status next = AllReduce(again.tree, group);
-          EXPECT_TRUE(next.ok()) << next;
-          ExpectAllReduced(again);
+          ExpectNextCallSucceeds(again, group);
         }
       },
       Fake());
@@ -125,9 +131,7 @@ TEST_P(FailingRank, RestorePutsEveryTreeBack) {
           EXPECT_TRUE(GetErrorDetails(status).tree_unchanged) << status;
           EXPECT_TRUE(GetErrorDetails(status).paths_done.empty());
           ExpectUnchanged(leaves);
-          const absl::Status next = AllReduce(leaves.tree, group, options);
-          EXPECT_TRUE(next.ok()) << next;
-          ExpectAllReduced(leaves);
+          ExpectNextCallSucceeds(leaves, group, options);
         }
       },
       Fake());
@@ -153,9 +157,7 @@ TEST_P(FailingRank, ADeadlineInDataEndsTheCallEverywhere) {
             ExpectAsTold(leaves, GetErrorDetails(status));
           }
           Leaves again = MakeLeaves(rank);
-          const absl::Status next = AllReduce(again.tree, group);
-          EXPECT_TRUE(next.ok()) << next;
-          ExpectAllReduced(again);
+          ExpectNextCallSucceeds(again, group);
         }
       },
       Fake());
@@ -178,9 +180,7 @@ TEST_P(FailingRank, AnInterruptInDataEndsTheCallEverywhere) {
           EXPECT_EQ(GetErrorDetails(status).kind, ErrorKind::kInterrupted) << status;
         }
         ExpectUnchanged(leaves);
-        const absl::Status next = AllReduce(leaves.tree, group);
-        EXPECT_TRUE(next.ok()) << next;
-        ExpectAllReduced(leaves);
+        ExpectNextCallSucceeds(leaves, group);
       },
       Fake());
 }
@@ -202,9 +202,7 @@ TEST_P(FailingRank, AnAsynchronousCallTellsEachWaiter) {
         const ErrorDetails details = GetErrorDetails(status);
         ExpectAsTold(leaves, details);
         Leaves again = MakeLeaves(rank);
-        const absl::Status next = AllReduce(again.tree, group);
-        EXPECT_TRUE(next.ok()) << next;
-        ExpectAllReduced(again);
+        ExpectNextCallSucceeds(again, group);
       },
       Fake());
 }
@@ -225,9 +223,7 @@ TEST(AllReduceFailureTest, ACancelledCallEndsOnAllRanksAndLeavesTheGroupUsable) 
         }
         EXPECT_FALSE(work->Wait().ok());
         ExpectUnchanged(leaves);
-        const absl::Status next = AllReduce(leaves.tree, group);
-        EXPECT_TRUE(next.ok()) << next;
-        ExpectAllReduced(leaves);
+        ExpectNextCallSucceeds(leaves, group);
       },
       Fake());
 }
