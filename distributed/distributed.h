@@ -15,8 +15,10 @@
 #include "distributed/store/sub_groups.h"     // IWYU pragma: export
 #include "distributed/store/url.h"            // IWYU pragma: export
 #include "distributed/tree/all_reduce.h"      // IWYU pragma: export
+#include "distributed/tree/barrier.h"         // IWYU pragma: export
 #include "distributed/tree/call_options.h"    // IWYU pragma: export
 #include "distributed/tree/collectives.h"     // IWYU pragma: export
+#include "distributed/tree/reduce.h"          // IWYU pragma: export
 #include "distributed/tree/tree_work.h"       // IWYU pragma: export
 #include "distributed/tree/trees.h"           // IWYU pragma: export
 

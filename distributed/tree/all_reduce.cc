@@ -1,18 +1,18 @@
 #include "distributed/tree/all_reduce.h"
 
+#include <algorithm>
 #include <cstddef>
+#include <iterator>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/types/span.h"
-
-#include "distributed/core/error.h"
 #include "distributed/tree/bucket_pipeline.h"
 #include "distributed/tree/call_plan.h"
-#include "distributed/tree/frame.h"
 #include "distributed/tree/leaf_rules.h"
-#include "distributed/tree/operation.h"
+#include "distributed/tree/reducing_operation.h"
+#include "distributed/tree/sparse_reduce.h"
 #include "tensordict/bucket/packer.h"
 
 namespace leafpack {
@@ -23,59 +23,51 @@ namespace {
 // for itself.
 constexpr int64_t kSharedOperationBytes = int64_t{16} << 20;
 
-CallOptions CommonOptions(const AllReduceOptions& options) {
-  return {.timeout = options.timeout,
-          .name = options.name,
-          .check = options.check,
-          .max_in_flight_bytes = options.max_in_flight_bytes,
-          .interrupt = options.interrupt,
-          .on_failure = options.on_failure,
-          .stats = options.stats};
-}
-
-std::vector<std::string> PathsDone(const CallPlan& plan, const BucketPlan& buckets,
-                                   const std::vector<size_t>& done) {
-  std::vector<bool> is_done(plan.layout.size(), false);
-  for (const size_t i : done) {
-    for (const Slot& slot : buckets.buckets[i].slots) is_done[static_cast<size_t>(slot.leaf)] = true;
-  }
-  std::vector<std::string> paths;
-  for (size_t i = 0; i < plan.layout.size(); ++i) {
-    const int64_t alias = plan.layout.leaf(i).alias_of;
-    if (is_done[alias < 0 ? i : static_cast<size_t>(alias)]) {
-      paths.push_back(plan.layout.path(i).ToString());
-    }
-  }
-  return paths;
-}
-
-// The buckets of one all-reduce through the pipeline.
+// The buckets of one all-reduce through the pipeline, its sparse leaves before.
 class ReducePhase : public DataPhase {
  public:
   ReducePhase(const CallPlan& plan, const FlatTree& tree, std::shared_ptr<BufferPool> pool,
-              Call& call, DataContext& context, BucketPipeline::Options options,
-              CollectiveStats& stats, std::shared_ptr<OperationRun> run)
+              SparseReduce& sparse, Call& call, DataContext& context,
+              BucketPipeline::Options options, CollectiveStats& stats,
+              std::shared_ptr<OperationRun> run)
       : plan_(plan),
         tree_(tree),
         buckets_(plan.buckets_for(call.soft_digests_agree())),
         restore_(options.stage),
         run_(std::move(run)),
+        sparse_(sparse),
+        context_(context),
+        waiter_(call, options.interrupt, stats.communicate),
         packer_(std::move(pool)),
         pipeline_(buckets_, tree, packer_, call, context, WithBuckets(std::move(options)), stats) {
     stats.buckets = static_cast<int64_t>(buckets_.buckets.size());
   }
 
-  absl::Status Run() override { return pipeline_.Run(); }
-  absl::Status Commit() override { return restore_ ? pipeline_.Commit() : absl::OkStatus(); }
+  absl::Status Run() override {
+    if (plan_.sparse.empty()) return pipeline_.Run();
+    absl::Status status = sparse_.Run(context_, waiter_);
+    if (status.ok() && !restore_) status = sparse_.Write();
+    if (!status.ok()) return status;
+    return pipeline_.Run();
+  }
+  absl::Status Commit() override {
+    if (!restore_) return absl::OkStatus();
+    if (absl::Status status = sparse_.Write(); !status.ok()) return status;
+    return pipeline_.Commit();
+  }
   void Close(bool ran, bool ok) override {
     if (!ran) pipeline_.Settle();
     if (ok || !restore_) BumpVersions(tree_);
   }
   std::vector<std::string> PathsDone() const override {
-    return internal::PathsDone(plan_, buckets_, pipeline_.done());
+    std::vector<std::string> paths = sparse_.PathsDone();
+    std::ranges::move(internal::PathsDone(plan_, buckets_, pipeline_.done()),
+                      std::back_inserter(paths));
+    return paths;
   }
   bool TreeUnchanged() const override {
-    return restore_ || (pipeline_.done().empty() && !pipeline_.wrote_partly());
+    return restore_ ||
+           (pipeline_.done().empty() && !pipeline_.wrote_partly() && !sparse_.touched());
   }
 
  private:
@@ -98,23 +90,18 @@ class ReducePhase : public DataPhase {
   const bool restore_;
   const std::shared_ptr<OperationRun> run_;
   std::vector<size_t> missing_;  // of each bucket that the handle knows: leaves without result
+  SparseReduce& sparse_;
+  DataContext& context_;
+  DataWaiter waiter_;
   Packer packer_;
   BucketPipeline pipeline_;
 };
 
-class AllReduceOperation : public Operation {
+class AllReduceOperation : public ReducingOperation {
  public:
   AllReduceOperation(FlatTree tree, const Group& group, const AllReduceOptions& options)
-      : Operation(group, CollectiveKind::kAllReduce, "all_reduce", CommonOptions(options)),
-        arguments_{.op = options.op.kind,
-                   .bucketing = options.bucketing,
-                   .leaves = options.leaves.kind(),
-                   .on_failure = options.on_failure,
-                   .name = options.name},
-        op_(options.op),
-        filter_(options.leaves),
-        tree_(std::move(tree)),
-        cache_(PlanCache::Of(group.engine())) {}
+      : ReducingOperation(CollectiveKind::kAllReduce, "all_reduce", {std::move(tree)}, group,
+                          options) {}
 
   size_t num_buckets() const override { return plan_->buckets.buckets.size(); }
   int64_t bucket_bytes(size_t index) const override { return plan_->buckets.buckets[index].bytes; }
@@ -125,70 +112,29 @@ class AllReduceOperation : public Operation {
     }
     return paths;
   }
-  std::vector<std::string> skipped_paths() const override {
-    std::vector<std::string> paths;
-    for (const NonTensorLeaf& skipped : tree_.non_tensors) {
-      paths.push_back((*tree_.paths)[skipped.leaf].ToString());
-    }
-    return paths;
-  }
 
  protected:
   absl::Status Prepare(CallSpec& spec) override;
   absl::Status FinishFrame(absl::Span<const char> frame) override;
+  LeafRange Written() const override { return {}; }
   std::unique_ptr<DataPhase> StartData(DataContext& context,
                                        const InterruptCheck& interrupt) override;
 
  private:
-  const CallArguments arguments_;
-  const ReduceOp op_;
-  const LeafFilter filter_;
-  FlatTree tree_;  // since Prepare: the leaves that take part
-  const std::shared_ptr<PlanCache> cache_;
-  std::shared_ptr<const CallPlan> plan_;
+  std::optional<SparseReduce> sparse_;  // since Prepare
 };
 
 absl::Status AllReduceOperation::Prepare(CallSpec& spec) {
-  tree_ = cache_->Select(std::move(tree_), filter_);
-  absl::StatusOr<std::shared_ptr<const CallPlan>> plan = cache_->Get(tree_, arguments_, engine());
-  if (!plan.ok()) return plan.status();
-  plan_ = *std::move(plan);
-  if (absl::Status status = CheckAutograd(tree_); !status.ok()) return status;
-  stats_.skipped = static_cast<int64_t>(tree_.non_tensors.size());
-  stats_.leaves = static_cast<int64_t>(tree_.size()) - stats_.skipped;
-  stats_.bytes = plan_->layout.total_bytes();
-  stats_.buckets = static_cast<int64_t>(plan_->buckets.buckets.size());
-  spec.digest = plan_->digest;
-  spec.soft_digest = plan_->soft_digest;
-  spec.describe = [plan = plan_, backend = std::string(engine().backend().name())] {
-    return plan->Describe(backend);
-  };
-  // A frame is all or nothing anyway.
-  spec.restore = arguments_.on_failure == OnFailure::kRestore && !plan_->is_frame;
-  spec.is_frame = plan_->is_frame;
-  if (!plan_->is_frame) return absl::OkStatus();
-  if (size() == 1) {
-    spec.reduce = [](absl::Span<const absl::Span<const char>>, absl::Span<char>) {};
-    return absl::OkStatus();
-  }
-  absl::StatusOr<std::string> payload = PackFrame(*plan_, tree_, op_);
-  if (!payload.ok()) return payload.status();
-  spec.payload = *std::move(payload);
-  spec.reduce = MakeFrameReducer(plan_);
-  return absl::OkStatus();
+  if (absl::Status status = ReducingOperation::Prepare(spec); !status.ok()) return status;
+  sparse_.emplace(*plan_, tree_, op_, rank(), size());
+  return sparse_->Collect();
 }
 
 absl::Status AllReduceOperation::FinishFrame(absl::Span<const char> frame) {
-  absl::Status status;
-  if (size() > 1) {
-    status = UnpackFrame(*plan_, frame, tree_);
-  } else if (op_.kind == ReduceOpKind::kPremulSum) {
-    // Alone, only the own factor changes anything.
-    absl::StatusOr<std::string> scaled = PackFrame(*plan_, tree_, op_);
-    status = scaled.status();
-    if (scaled.ok()) status = UnpackFrame(*plan_, *scaled, tree_);
-  }
-  BumpVersions(tree_);
+  absl::Status status = ReducingOperation::FinishFrame(frame);
+  // Alone, a sparse leaf changes by the own factor only.
+  if (!status.ok() || plan_->sparse.empty() || op_.kind != ReduceOpKind::kPremulSum) return status;
+  if (status = sparse_->ReduceAll(); status.ok()) status = sparse_->Write();
   return status;
 }
 
@@ -197,16 +143,16 @@ std::unique_ptr<DataPhase> AllReduceOperation::StartData(DataContext& context,
   BucketPipeline::Options options;
   options.op = op_;
   options.order = call().soft_digests_agree() ? PackOrder::kMemory : PackOrder::kLogical;
+  options.stage = restore();
   options.leaf_views = engine().backend().PacksForItself();
   // Small buckets of other dtypes ride along; who asks for one reduction per leaf gets it.
   if (arguments_.bucketing.mode() == Bucketing::Mode::kAuto) {
     options.shared_operation_bytes = kSharedOperationBytes;
   }
-  options.stage = arguments_.on_failure == OnFailure::kRestore;
   options.max_in_flight_bytes = this->options().max_in_flight_bytes;
   options.interrupt = interrupt;
-  return std::make_unique<ReducePhase>(*plan_, tree_, cache_->pool(), call(), context,
-                                       std::move(options), stats_, run());
+  return std::make_unique<ReducePhase>(*plan_, tree_, cache_->pool(), *sparse_, call(),
+                                       context, std::move(options), stats_, run());
 }
 
 }  // namespace

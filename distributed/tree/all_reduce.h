@@ -13,51 +13,23 @@
 #ifndef LEAFPACK_DISTRIBUTED_TREE_ALL_REDUCE_H_
 #define LEAFPACK_DISTRIBUTED_TREE_ALL_REDUCE_H_
 
-#include <cstdint>
-#include <memory>
-#include <string>
-
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 
-#include "distributed/core/engine.h"
 #include "distributed/core/group.h"
-#include "distributed/core/reduce_op.h"
+#include "distributed/tree/all_reduce_options.h"
 #include "distributed/tree/call_options.h"
-#include "distributed/tree/filter.h"
 #include "distributed/tree/tree_work.h"
-#include "tensordict/bucket/bucket_plan.h"
 #include "tensordict/flat_tree.h"
 #include "tensordict/tensor_dict.h"
 
 namespace leafpack {
 
-struct AllReduceOptions {
-  ReduceOp op = ReduceOp::kSum;
-  // Auto: see tensordict/bucket/bucket_plan.h for how it decides; PerLeaf; MaxBytes(n).
-  Bucketing bucketing = Bucketing::Auto();
-  // Of the whole call, from now; InfiniteDuration means the group's. Must be > 0.
-  absl::Duration timeout = absl::InfiniteDuration();
-  LeafFilter leaves = LeafFilter::All();
-  // Part of the agreement: a mix-up of two calls with equal layouts becomes an error. At most 256
-  // bytes.
-  std::string name{};
-  OnFailure on_failure = OnFailure::kReport;
-  // kFirst and kOff matter to backends that enqueue on devices; host backends agree on every call.
-  CheckMode check = CheckMode::kAlways;
-  // Packed bytes in flight on this rank stay under this (a bucket larger than it goes alone). With
-  // kRestore the whole tree is staged instead.
-  int64_t max_in_flight_bytes = int64_t{64} << 20;
-  // Asked about every 50 ms by the waits of a synchronous call; true gives the call up.
-  InterruptCheck interrupt{};
-  // If not null, filled by a synchronous call with where its time went.
-  CollectiveStats* stats = nullptr;
-};
-
 // Reduces every tensor in place; returns when all leaves hold the result, equal on all ranks to the
 // bit. Leaves may be strided, permuted, empty, 0-dim; a region that stands under several paths is
-// reduced once. Leaves that are no tensors must be equal on all ranks and stay as they are. Leaves
+// reduced once. A sparse COO leaf (SUM, AVG and PREMUL_SUM) may have other elements on each rank; it
+// stays the tensor object that it is and gets new indices and values, coalesced, the union of the ranks'.
+// Leaves that are no tensors must be equal on all ranks and stay as they are. Leaves
 // that require grad are written without a record and their version counter is bumped; in grad mode a
 // leaf with a grad_fn is refused. Errors: see the top of this file, and DeadlineExceeded /
 // Cancelled / Unavailable with the ranks in their details (distributed/core/error.h).

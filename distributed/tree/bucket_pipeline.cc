@@ -10,12 +10,6 @@
 #include "distributed/tree/stopwatch.h"
 
 namespace leafpack::internal {
-namespace {
-
-// How long Settle waits for an aborted backend; it needs about 20 ms.
-constexpr absl::Duration kSettleTime = absl::Seconds(2);
-
-}  // namespace
 
 BucketPipeline::BucketPipeline(const BucketPlan& plan, const FlatTree& tree, Packer& packer,
                                Call& call, DataContext& context, Options options,
@@ -26,7 +20,8 @@ BucketPipeline::BucketPipeline(const BucketPlan& plan, const FlatTree& tree, Pac
       call_(call),
       context_(context),
       options_(std::move(options)),
-      stats_(stats) {}
+      stats_(stats),
+      waiter_(call, options_.interrupt, stats.communicate) {}
 
 absl::Status BucketPipeline::Run() {
   absl::Status status;
@@ -38,7 +33,7 @@ absl::Status BucketPipeline::Run() {
            in_flight_bytes_ + bytes > options_.max_in_flight_bytes) {
       status = WaitForFront();
     }
-    if (status.ok()) status = Poll();
+    if (status.ok()) status = waiter_.Poll();
     if (status.ok()) status = Enqueue(i, end);
     if (status.ok()) status = FinishWhatIsDone();
     i = end;
@@ -46,14 +41,6 @@ absl::Status BucketPipeline::Run() {
   call_.LeaveTurnstile();
   while (status.ok() && !in_flight_.empty()) status = WaitForFront();
   return status;
-}
-
-absl::Status BucketPipeline::Poll() {
-  if (absl::Status status = call_.Poll(); !status.ok() || !options_.interrupt) return status;
-  const absl::Time now = absl::Now();
-  if (now - asked_at_ < kWaitSlice) return absl::OkStatus();
-  asked_at_ = now;
-  return options_.interrupt() ? absl::CancelledError("interrupted") : absl::OkStatus();
 }
 
 absl::StatusOr<PackedBucket> BucketPipeline::PackNext(const Bucket& bucket) {
@@ -137,15 +124,8 @@ absl::Status BucketPipeline::Enqueue(size_t first, size_t end) {
 }
 
 absl::Status BucketPipeline::WaitForFront() {
-  while (true) {
-    absl::StatusOr<bool> done = [&] {
-      ScopedStopwatch watch(stats_.communicate);
-      return in_flight_.front().work->WaitFor(kWaitSlice);
-    }();
-    if (!done.ok()) return done.status();
-    if (*done) return FinishFront();
-    if (absl::Status status = Poll(); !status.ok()) return status;
-  }
+  if (absl::Status status = waiter_.Wait(*in_flight_.front().work); !status.ok()) return status;
+  return FinishFront();
 }
 
 absl::Status BucketPipeline::FinishWhatIsDone() {
@@ -194,12 +174,7 @@ absl::Status BucketPipeline::Deliver(InFlight& flight) {
 
 void BucketPipeline::Settle() {
   const absl::Time until = absl::Now() + kSettleTime;
-  for (InFlight& flight : in_flight_) {
-    while (absl::Now() < until) {
-      absl::StatusOr<bool> done = flight.work->WaitFor(kWaitSlice);
-      if (!done.ok() || *done) break;
-    }
-  }
+  for (InFlight& flight : in_flight_) internal::Settle(*flight.work, until);
   // A work that still runs keeps its buffer through the view that it was given.
   in_flight_.clear();
 }

@@ -15,12 +15,11 @@
 #include <ATen/core/Tensor.h>
 
 #include "absl/status/status.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
 
 #include "distributed/core/backend.h"
 #include "distributed/core/engine.h"
 #include "distributed/core/reduce_op.h"
+#include "distributed/tree/data_wait.h"
 #include "distributed/tree/tree_work.h"
 #include "tensordict/bucket/bucket_plan.h"
 #include "tensordict/bucket/packer.h"
@@ -79,8 +78,6 @@ class BucketPipeline {
     std::unique_ptr<DataWork> work;
   };
 
-  // Serves the channel; an error when the call was ended or is interrupted.
-  absl::Status Poll();
   // The end of the buckets that share an operation with `first`, and their bytes.
   size_t EndOfOperation(size_t first, int64_t& bytes) const;
   absl::Status Enqueue(size_t first, size_t end);
@@ -102,12 +99,12 @@ class BucketPipeline {
   DataContext& context_;
   const Options options_;
   CollectiveStats& stats_;
+  DataWaiter waiter_;
   std::deque<InFlight> in_flight_;
   int64_t in_flight_bytes_ = 0;  // of owned buffers
   std::vector<InFlight> staged_;
   std::shared_ptr<const std::vector<at::Tensor>> kept_leaves_;  // what views own
   std::vector<size_t> done_;
-  absl::Time asked_at_ = absl::Now();  // when `interrupt` was asked last
   int direct_started_ = 0;
   int direct_done_ = 0;
 };

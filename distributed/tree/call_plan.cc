@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <string_view>
 #include <utility>
+
+#include "absl/strings/str_cat.h"
 
 #include "distributed/tree/call_arguments.h"
 #include "distributed/tree/leaf_rules.h"
@@ -14,6 +17,7 @@ namespace {
 // Plans and filter choices that are kept. A training loop uses a handful.
 constexpr size_t kMaxPlans = 16;
 constexpr size_t kMaxSelections = 16;
+constexpr size_t kMaxJoined = 4;
 
 // Largest packed bucket of the automatic plan: small enough that several are under way within the
 // default limit of packed bytes in flight.
@@ -37,8 +41,8 @@ std::string_view OnFailureName(OnFailure on_failure) {
 }
 
 std::vector<CallArgument> ListArguments(const CallArguments& arguments, std::string_view backend) {
-  return {
-      {"collective", "all_reduce"},
+  std::vector<CallArgument> list = {
+      {"collective", std::string(CollectiveName(arguments.collective))},
       {"name", arguments.name},
       {"op", std::string(ReduceOpName(arguments.op))},
       {"bucketing", arguments.bucketing.ToString()},
@@ -46,6 +50,11 @@ std::vector<CallArgument> ListArguments(const CallArguments& arguments, std::str
       {"on_failure", std::string(OnFailureName(arguments.on_failure))},
       {"backend", std::string(backend)},
   };
+  if (arguments.root >= 0) list.push_back({"root (group rank)", absl::StrCat(arguments.root)});
+  if (arguments.max_in_flight_bytes > 0) {
+    list.push_back({"max_in_flight_bytes", absl::StrCat(arguments.max_in_flight_bytes)});
+  }
+  return list;
 }
 
 AutoCosts ToAutoCosts(const BackendCost& cost) {
@@ -59,7 +68,7 @@ AutoCosts ToAutoCosts(const BackendCost& cost) {
 void PlanFrame(CallPlan& plan) {
   for (size_t i = 0; i < plan.layout.size(); ++i) {
     const LeafInfo& leaf = plan.layout.leaf(i);
-    if (leaf.alias_of >= 0 || leaf.numel == 0) continue;
+    if (leaf.alias_of >= 0 || leaf.numel == 0 || leaf.kind != LeafKind::kDense) continue;
     plan.frame_leaves.push_back(static_cast<int64_t>(i));
     if (!plan.frame.empty() && plan.frame.back().dtype == leaf.dtype) {
       plan.frame.back().numel += leaf.numel;
@@ -75,10 +84,23 @@ absl::Status PlanBuckets(CallPlan& plan, const Engine& engine) {
   params.costs = ToAutoCosts(engine.backend().Cost(engine.size()));
   for (const bool memory_agreed : {false, true}) {
     params.memory_agreed = memory_agreed;
-    absl::StatusOr<BucketPlan> buckets =
-        MakeBucketPlan(plan.layout, plan.arguments.bucketing, params);
-    if (!buckets.ok()) return buckets.status();
-    (memory_agreed ? plan.memory_buckets : plan.buckets) = *std::move(buckets);
+    BucketPlan& all = memory_agreed ? plan.memory_buckets : plan.buckets;
+    const size_t trees = plan.tree_begin.empty() ? 1 : plan.tree_begin.size() - 1;
+    std::vector<uint8_t> included;
+    for (size_t tree = 0; tree < trees; ++tree) {
+      if (!plan.tree_begin.empty()) {
+        included.assign(plan.layout.size(), 0);
+        std::fill(included.begin() + static_cast<std::ptrdiff_t>(plan.tree_begin[tree]),
+                  included.begin() + static_cast<std::ptrdiff_t>(plan.tree_begin[tree + 1]), 1);
+        params.included = included;
+      }
+      absl::StatusOr<BucketPlan> buckets =
+          MakeBucketPlan(plan.layout, plan.arguments.bucketing, params);
+      if (!buckets.ok()) return buckets.status();
+      all.payload_bytes += buckets->payload_bytes;
+      std::move(buckets->buckets.begin(), buckets->buckets.end(), std::back_inserter(all.buckets));
+      all.sparse.insert(all.sparse.end(), buckets->sparse.begin(), buckets->sparse.end());
+    }
   }
   plan.bucket_of.resize(plan.layout.size());
   for (size_t i = 0; i < plan.buckets.buckets.size(); ++i) {
@@ -95,6 +117,22 @@ std::vector<DescriptionEntry> CallPlan::Describe(std::string_view backend) const
   std::vector<DescriptionEntry> entries = DescribeArguments(ListArguments(arguments, backend));
   AppendLayout(layout, entries);
   return entries;
+}
+
+std::vector<std::string> PathsDone(const CallPlan& plan, const BucketPlan& buckets,
+                                   const std::vector<size_t>& done) {
+  std::vector<bool> is_done(plan.layout.size(), false);
+  for (const size_t i : done) {
+    for (const Slot& slot : buckets.buckets[i].slots) is_done[static_cast<size_t>(slot.leaf)] = true;
+  }
+  std::vector<std::string> paths;
+  for (size_t i = 0; i < plan.layout.size(); ++i) {
+    const int64_t alias = plan.layout.leaf(i).alias_of;
+    if (is_done[alias < 0 ? i : static_cast<size_t>(alias)]) {
+      paths.push_back(plan.layout.path(i).ToString());
+    }
+  }
+  return paths;
 }
 
 PlanCache::PlanCache() : pool_(std::make_shared<BufferPool>()) {}
@@ -137,13 +175,47 @@ FlatTree PlanCache::Select(FlatTree tree, const LeafFilter& filter) {
   return FlatTree(std::move(paths), std::move(leaves));
 }
 
+FlatTree PlanCache::Join(const std::vector<FlatTree>& trees) {
+  std::vector<std::shared_ptr<const PathList>> sources;
+  FlatTree joined;
+  for (const FlatTree& tree : trees) {
+    sources.push_back(tree.paths);
+    for (NonTensorLeaf value : tree.non_tensors) {
+      value.leaf += joined.leaves.size();
+      joined.non_tensors.push_back(std::move(value));
+    }
+    joined.leaves.insert(joined.leaves.end(), tree.leaves.begin(), tree.leaves.end());
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const Joined& known : joined_) {
+      if (known.sources != sources) continue;
+      joined.paths = known.paths;
+      return joined;
+    }
+  }
+  std::vector<NestedKey> keys;
+  keys.reserve(joined.leaves.size());
+  for (size_t i = 0; i < trees.size(); ++i) {
+    const NestedKey position = {KeyComponent(i)};
+    for (const NestedKey& path : trees[i].paths->paths()) keys.push_back(position.Join(path));
+  }
+  joined.paths = std::make_shared<const PathList>(std::move(keys));
+  absl::MutexLock lock(&mutex_);
+  joined_.insert(joined_.begin(), {std::move(sources), joined.paths});
+  if (joined_.size() > kMaxJoined) joined_.pop_back();
+  return joined;
+}
+
 absl::StatusOr<std::shared_ptr<const CallPlan>> PlanCache::Get(const FlatTree& tree,
                                                                const CallArguments& arguments,
-                                                               const Engine& engine) {
+                                                               const Engine& engine,
+                                                               std::vector<size_t> tree_begin) {
   {
     absl::MutexLock lock(&mutex_);
     for (auto it = plans_.begin(); it != plans_.end(); ++it) {
       if ((*it)->layout.paths() != tree.paths || !((*it)->arguments == arguments)) continue;
+      if ((*it)->tree_begin != tree_begin) continue;
       if (!(*it)->layout.Matches(tree)) continue;
       std::rotate(plans_.begin(), it, it + 1);
       return plans_.front();
@@ -151,18 +223,29 @@ absl::StatusOr<std::shared_ptr<const CallPlan>> PlanCache::Get(const FlatTree& t
   }
   absl::StatusOr<Layout> layout = Layout::Of(tree);
   if (!layout.ok()) return layout.status();
-  if (absl::Status status = CheckLeafKinds(*layout, arguments.op, engine.backend()); !status.ok()) {
+  if (absl::Status status = CheckLeafKinds(*layout, arguments.op, arguments.collective,
+                                           engine.backend());
+      !status.ok()) {
     return status;
   }
   auto plan = std::make_shared<CallPlan>();
   plan->arguments = arguments;
+  plan->tree_begin = std::move(tree_begin);
   plan->layout = *std::move(layout);
   plan->digest = DigestOfArguments(ListArguments(arguments, engine.backend().name()),
                                    plan->layout.digest().ToString());
   plan->soft_digest = ToUint128(plan->layout.stride_digest());
-  // A group of one has nobody to send to: its calls are frames without content.
+  for (size_t i = 0; i < plan->layout.size(); ++i) {
+    const LeafInfo& leaf = plan->layout.leaf(i);
+    if (leaf.kind == LeafKind::kSparse && leaf.alias_of < 0) {
+      plan->sparse.push_back(static_cast<int64_t>(i));
+    }
+  }
+  // A group of one has nobody to send to: its calls are frames without content. How many bytes sparse
+  // leaves have is known to their own rank only.
   plan->is_frame =
-      engine.size() == 1 || FitsInFrame(plan->layout.total_bytes(), engine.size());
+      engine.size() == 1 ||
+      (plan->sparse.empty() && FitsInFrame(plan->layout.total_bytes(), engine.size()));
   if (plan->is_frame) {
     PlanFrame(*plan);
     // Checked here as well, so that a wrong cap is refused whatever the size of the tree is.

@@ -28,14 +28,18 @@
 
 namespace leafpack::internal {
 
-// The arguments of an all-reduce that shape its plan and must be equal on all ranks. The factor of
-// kPremulSum is not among them: each rank has its own.
+// The arguments of a collective that reduces, as far as they shape its plan and must be equal on all
+// ranks. The factor of kPremulSum is not among them: each rank has its own.
 struct CallArguments {
+  CollectiveKind collective = CollectiveKind::kAllReduce;
+  int root = -1;  // group rank; -1: there is none
   ReduceOpKind op = ReduceOpKind::kSum;
   Bucketing bucketing = Bucketing::Auto();
   LeafFilter::Kind leaves = LeafFilter::Kind::kAll;
   OnFailure on_failure = OnFailure::kReport;
   std::string name;
+  // Where it says in which order the ranks move data; else 0.
+  int64_t max_in_flight_bytes = 0;
 
   friend bool operator==(const CallArguments&, const CallArguments&) = default;
 };
@@ -55,9 +59,12 @@ struct CallPlan {
   bool is_frame = false;          // rides with its digest
   std::vector<FrameSegment> frame;  // frames only
   std::vector<int64_t> frame_leaves;  // leaf indices of a frame, in wire order
+  std::vector<int64_t> sparse;    // leaf indices: in no frame and no bucket, aliases once
   BucketPlan buckets;             // else: ranks need not agree on strides
   BucketPlan memory_buckets;      // else: all ranks have equal strides
   std::vector<size_t> bucket_of;  // leaf index -> its bucket in `buckets`
+  // Joined trees: the first leaf of each, and the number of leaves; no bucket has leaves of two.
+  std::vector<size_t> tree_begin;
 
   const BucketPlan& buckets_for(bool strides_agree) const {
     return strides_agree ? memory_buckets : buckets;
@@ -65,6 +72,10 @@ struct CallPlan {
   // For the report of a mismatch.
   std::vector<DescriptionEntry> Describe(std::string_view backend) const;
 };
+
+// Printable paths of all leaves, aliases too, that lie in the buckets `done` of `buckets`.
+std::vector<std::string> PathsDone(const CallPlan& plan, const BucketPlan& buckets,
+                                   const std::vector<size_t>& done);
 
 // Per group: recent plans, the leaves that filters chose, and the buffers. Thread-safe.
 class PlanCache {
@@ -77,11 +88,17 @@ class PlanCache {
   // The leaves of `tree` that `filter` takes. An unchanged choice keeps its PathList pointer.
   FlatTree Select(FlatTree tree, const LeafFilter& filter);
 
+  // One tree of several: leaf `path` of trees[i] stands at (i, path...). Unchanged paths keep the
+  // PathList pointer.
+  FlatTree Join(const std::vector<FlatTree>& trees);
+
   // The plan of `tree` (all of its leaves take part), made anew only if it is not here. An error is
   // about this rank's tree or arguments and names the path.
+  // `tree_begin`: see CallPlan.
   absl::StatusOr<std::shared_ptr<const CallPlan>> Get(const FlatTree& tree,
                                                       const CallArguments& arguments,
-                                                      const Engine& engine);
+                                                      const Engine& engine,
+                                                      std::vector<size_t> tree_begin = {});
 
   // Of trees that are moved, not reduced.
   TreePlanCache& trees() { return trees_; }
@@ -95,11 +112,17 @@ class PlanCache {
     std::shared_ptr<const PathList> paths;
   };
 
+  struct Joined {
+    std::vector<std::shared_ptr<const PathList>> sources;
+    std::shared_ptr<const PathList> paths;
+  };
+
   const std::shared_ptr<BufferPool> pool_;
   TreePlanCache trees_;
   absl::Mutex mutex_;
   std::vector<std::shared_ptr<const CallPlan>> plans_ ABSL_GUARDED_BY(mutex_);  // latest first
   std::vector<Selection> selections_ ABSL_GUARDED_BY(mutex_);                   // latest first
+  std::vector<Joined> joined_ ABSL_GUARDED_BY(mutex_);                          // latest first
 };
 
 }  // namespace leafpack::internal

@@ -53,7 +53,8 @@ FrameReducer MakeFrameReducer(std::shared_ptr<const CallPlan> plan) {
   };
 }
 
-absl::Status UnpackFrame(const CallPlan& plan, absl::Span<const char> frame, const FlatTree& tree) {
+absl::Status UnpackFrame(const CallPlan& plan, absl::Span<const char> frame, const FlatTree& tree,
+                         LeafRange written) {
   if (static_cast<int64_t>(frame.size()) != plan.layout.total_bytes()) {
     return absl::InternalError(absl::StrCat("the reduced frame has ", frame.size(),
                                             " bytes where the tree has ",
@@ -62,8 +63,10 @@ absl::Status UnpackFrame(const CallPlan& plan, absl::Span<const char> frame, con
   const char* in = frame.data();
   for (const int64_t i : plan.frame_leaves) {
     const auto index = static_cast<size_t>(i);
-    absl::Status status = UnpackLeaf(in, PackOrder::kLogical, tree.leaves[index]);
-    if (!status.ok()) return status;
+    if (written.Has(index)) {
+      absl::Status status = UnpackLeaf(in, PackOrder::kLogical, tree.leaves[index]);
+      if (!status.ok()) return status;
+    }
     in += plan.layout.leaf(index).bytes;
   }
   return absl::OkStatus();

@@ -13,6 +13,7 @@
 #include "distributed/core/engine.h"
 #include "distributed/core/reduce_op.h"
 #include "distributed/tree/call_plan.h"
+#include "distributed/tree/leaf_rules.h"
 #include "tensordict/flat_tree.h"
 
 namespace leafpack::internal {
@@ -25,8 +26,9 @@ absl::StatusOr<std::string> PackFrame(const CallPlan& plan, const FlatTree& tree
 // The reduction that group rank 0 runs: in rank order, see distributed/core/reduce. Keeps `plan`.
 FrameReducer MakeFrameReducer(std::shared_ptr<const CallPlan> plan);
 
-// Writes the reduced bytes into the leaves.
-absl::Status UnpackFrame(const CallPlan& plan, absl::Span<const char> frame, const FlatTree& tree);
+// Writes the reduced bytes into the leaves `written`.
+absl::Status UnpackFrame(const CallPlan& plan, absl::Span<const char> frame, const FlatTree& tree,
+                         LeafRange written);
 
 }  // namespace leafpack::internal
 

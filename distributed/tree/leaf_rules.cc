@@ -1,5 +1,6 @@
 #include "distributed/tree/leaf_rules.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <utility>
@@ -22,9 +23,32 @@ absl::Status Unsupported(absl::StatusCode code, const NestedKey& path, std::stri
                           details);
 }
 
+// All-reduce of dense leaves is the backend's; all others exchange leaves and reduce them here, in memory.
+absl::Status Supports(const Backend& backend, CollectiveKind collective, ReduceOpKind op,
+                      const LeafInfo& leaf) {
+  const c10::DeviceType device = leaf.device.type();
+  if (leaf.kind == LeafKind::kSparse) {
+    if (collective != CollectiveKind::kAllReduce) {
+      return absl::UnimplementedError("sparse leaves can be reduced by all_reduce only");
+    }
+    if (op != ReduceOpKind::kSum && op != ReduceOpKind::kAvg && op != ReduceOpKind::kPremulSum) {
+      return absl::UnimplementedError(absl::StrCat(
+          "sparse leaves can be reduced by sum, avg and premul_sum only, not by ", ReduceOpName(op)));
+    }
+  } else if (collective == CollectiveKind::kAllReduce) {
+    return backend.SupportsAllReduce(leaf.dtype, op, device);
+  }
+  if (device != c10::DeviceType::CPU) {
+    return absl::UnimplementedError(absl::StrCat(
+        "only CPU leaves can be reduced so, not ", c10::DeviceTypeName(device, true)));
+  }
+  return backend.SupportsExchange(leaf.dtype, device);
+}
+
 }  // namespace
 
-absl::Status CheckLeafKinds(const Layout& layout, ReduceOpKind op, const Backend& backend) {
+absl::Status CheckLeafKinds(const Layout& layout, ReduceOpKind op, CollectiveKind collective,
+                            const Backend& backend) {
   for (size_t i = 0; i < layout.size(); ++i) {
     const LeafInfo& leaf = layout.leaf(i);
     if (leaf.kind == LeafKind::kNonTensor) continue;  // equal on all ranks by the digest
@@ -33,7 +57,7 @@ absl::Status CheckLeafKinds(const Layout& layout, ReduceOpKind op, const Backend
                          "is undefined (a gradient that does not exist?); erase it on all ranks or "
                          "choose leaves that exist");
     }
-    if (leaf.kind != LeafKind::kDense) {
+    if (leaf.kind != LeafKind::kDense && leaf.kind != LeafKind::kSparse) {
       return Unsupported(absl::StatusCode::kUnimplemented, layout.path(i),
                          absl::StrCat(LeafKindName(leaf.kind), " leaves cannot be reduced"));
     }
@@ -42,7 +66,7 @@ absl::Status CheckLeafKinds(const Layout& layout, ReduceOpKind op, const Backend
                          "is a meta tensor: it has no values to reduce");
     }
     absl::Status status = CheckOpAllowed(op, leaf.dtype);
-    if (status.ok()) status = backend.SupportsAllReduce(leaf.dtype, op, leaf.device.type());
+    if (status.ok()) status = Supports(backend, collective, op, leaf);
     if (!status.ok()) return Unsupported(status.code(), layout.path(i), status.message());
   }
   return absl::OkStatus();
@@ -66,9 +90,9 @@ absl::Status CheckMovable(const Layout& layout, const Backend& backend) {
   return absl::OkStatus();
 }
 
-absl::Status CheckAutograd(const FlatTree& tree) {
+absl::Status CheckAutograd(const FlatTree& tree, LeafRange written) {
   if (!c10::GradMode::is_enabled()) return absl::OkStatus();
-  for (size_t i = 0; i < tree.size(); ++i) {
+  for (size_t i = written.begin; i < std::min(written.end, tree.size()); ++i) {
     const at::Tensor& leaf = tree.leaves[i];
     if (!leaf.defined() || !leaf.requires_grad() || leaf.is_leaf()) continue;
     ErrorDetails details;
@@ -83,10 +107,10 @@ absl::Status CheckAutograd(const FlatTree& tree) {
   return absl::OkStatus();
 }
 
-void BumpVersions(const FlatTree& tree) {
-  for (const at::Tensor& leaf : tree.leaves) {
-    if (!leaf.defined()) continue;  // a value that is no tensor
-    c10::TensorImpl* impl = leaf.unsafeGetTensorImpl();
+void BumpVersions(const FlatTree& tree, LeafRange written) {
+  for (size_t i = written.begin; i < std::min(written.end, tree.size()); ++i) {
+    if (!tree.leaves[i].defined()) continue;  // a value that is no tensor
+    c10::TensorImpl* impl = tree.leaves[i].unsafeGetTensorImpl();
     if (!impl->is_inference()) impl->bump_version();
   }
 }

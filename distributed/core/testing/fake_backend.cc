@@ -91,6 +91,8 @@ class FakeWork : public DataWork {
     return absl::OkStatus();
   }
 
+  void CountSent(size_t bytes) { shared_->faults->exchanged_bytes += static_cast<int64_t>(bytes); }
+
   // The keys that the operation needs, and what it does once all are there.
   virtual std::vector<std::string> Needs() const = 0;
   virtual absl::Status Take(const Values& values) = 0;
@@ -185,6 +187,7 @@ class FakeExchange : public FakeWork {
     for (const Transfer& transfer : sends_) {
       std::vector<uint8_t> bytes;
       Append(transfer.views, bytes);
+      CountSent(bytes.size());
       if (absl::Status put = Put(Key(options().rank, transfer.peer), bytes); !put.ok()) return put;
     }
     return absl::OkStatus();

@@ -5,6 +5,7 @@
 #define LEAFPACK_DISTRIBUTED_CORE_TESTING_FAKE_BACKEND_H_
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -18,7 +19,7 @@
 
 namespace leafpack::testing {
 
-// Switches of one backend instance; may be thrown from any thread.
+// Switches and counters of one backend instance; may be thrown from any thread.
 struct FakeFaults {
   std::atomic<bool> fail_next_op{false};    // the next operation reports Internal
   std::atomic<bool> stall_next_op{false};   // the next operation sends nothing and never ends
@@ -27,6 +28,7 @@ struct FakeFaults {
   std::atomic<int> contexts{0};             // contexts alive
   std::atomic<int> works{0};                // works alive
   std::atomic<int> aborts{0};
+  std::atomic<int64_t> exchanged_bytes{0};  // sent by exchanges
 };
 
 class FakeBackend : public Backend {
