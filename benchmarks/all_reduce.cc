@@ -66,6 +66,10 @@ absl::Status RunRank(const Workload& workload, const AllReduceBenchmarkOptions& 
       c10::make_intrusive<c10d::PrefixStore>("c10d", store), rank, options.ranks, gloo_options);
   GroupOptions group_options;
   group_options.timeout = kDeadline;
+  absl::StatusOr<Group> over_gloo =
+      GroupFromStore(store, "gloo", rank, options.ranks, {}, group_options);
+  if (!over_gloo.ok()) return over_gloo.status();
+  group_options.backend = options.backend;
   absl::StatusOr<Group> group =
       GroupFromStore(store, "leafpack", rank, options.ranks, {}, group_options);
   if (!group.ok()) return group.status();
@@ -86,20 +90,21 @@ absl::Status RunRank(const Workload& workload, const AllReduceBenchmarkOptions& 
     return absl::OkStatus();
   };
   std::vector<Mode> modes;
-  const auto add = [&](std::string name, Bucketing bucketing) {
+  const auto add = [&](std::string name, Bucketing bucketing, const Group& in) {
     const size_t index = modes.size();
     modes.emplace_back(std::move(name), fill_tree, [&, index, bucketing] {
       AllReduceOptions call;
       call.bucketing = bucketing;
       call.stats = &modes[index].stats.emplace_back();
-      return AllReduce(*tree, *group, call);
+      return AllReduce(*tree, in, call);
     });
   };
-  add("auto", Bucketing::Auto());
-  if (options.per_leaf) add("per leaf", Bucketing::PerLeaf());
+  add("auto", Bucketing::Auto(), *group);
+  if (options.per_leaf) add("per leaf", Bucketing::PerLeaf(), *group);
   for (int64_t cap : options.caps) {
-    add(absl::StrCat("cap ", cap >> 10, " KiB"), Bucketing::MaxBytes(cap));
+    add(absl::StrCat("cap ", cap >> 10, " KiB"), Bucketing::MaxBytes(cap), *group);
   }
+  if (options.backend != "gloo") add("gloo auto", Bucketing::Auto(), *over_gloo);
   modes.emplace_back("flat c10d", fill_flat, [&] {
     std::vector<at::Tensor> tensors = {flat};
     peers->allreduce(tensors)->wait();
@@ -132,23 +137,27 @@ absl::Status RunRank(const Workload& workload, const AllReduceBenchmarkOptions& 
     }
   }
   const std::vector<double>* flat_times = nullptr;
+  const std::vector<double>* local_times = nullptr;
   for (const Mode& mode : modes) {
     if (mode.name == "flat c10d") flat_times = &mode.times;
+    if (mode.name == "local add_") local_times = &mode.times;
   }
   result.workload = workload.name;
   result.ranks = options.ranks;
   result.leaves = static_cast<int64_t>(leaves.size());
   result.bytes = workload.bytes();
   for (const Mode& mode : modes) {
-    std::vector<double> ratios;
+    std::vector<double> ratios, to_local;
     for (size_t i = 0; i < mode.times.size(); ++i) {
       ratios.push_back(mode.times[i] / (*flat_times)[i]);
+      to_local.push_back(mode.times[i] / (*local_times)[i]);
     }
     ModeResult& out = result.modes.emplace_back();
     out.mode = mode.name;
     out.median = Median(mode.times);
     out.least = *std::min_element(mode.times.begin(), mode.times.end());
     out.ratio_to_flat = Median(ratios);
+    out.ratio_to_local = Median(to_local);
     for (const AllReduceStats& stats : mode.stats) {
       const double share = 1.0 / static_cast<double>(mode.stats.size());
       out.messages = stats.buckets;
@@ -159,6 +168,7 @@ absl::Status RunRank(const Workload& workload, const AllReduceBenchmarkOptions& 
     }
   }
   peers->barrier()->wait();
+  if (absl::Status status = over_gloo->Shutdown(absl::Seconds(30)); !status.ok()) return status;
   return group->Shutdown(absl::Seconds(30));
 }
 
@@ -166,9 +176,9 @@ absl::Status RunRank(const Workload& workload, const AllReduceBenchmarkOptions& 
 std::string Serialize(const AllReduceBenchmarkResult& result) {
   std::string text = absl::StrCat(result.leaves, "\t", result.bytes, "\n");
   for (const ModeResult& mode : result.modes) {
-    absl::StrAppendFormat(&text, "%s\t%.9g\t%.9g\t%.9g\t%d\t%.9g\t%.9g\t%.9g\t%.9g\n", mode.mode,
-                          mode.median, mode.least, mode.ratio_to_flat, mode.messages, mode.agree,
-                          mode.pack, mode.communicate, mode.unpack);
+    absl::StrAppendFormat(&text, "%s\t%.9g\t%.9g\t%.9g\t%.9g\t%d\t%.9g\t%.9g\t%.9g\t%.9g\n", mode.mode,
+                          mode.median, mode.least, mode.ratio_to_flat, mode.ratio_to_local,
+                          mode.messages, mode.agree, mode.pack, mode.communicate, mode.unpack);
   }
   return text;
 }
@@ -186,13 +196,14 @@ bool Deserialize(std::string_view text, AllReduceBenchmarkResult& result) {
       continue;
     }
     ModeResult mode;
-    if (fields.size() != 9 || !absl::SimpleAtod(fields[1], &mode.median) ||
+    if (fields.size() != 10 || !absl::SimpleAtod(fields[1], &mode.median) ||
         !absl::SimpleAtod(fields[2], &mode.least) ||
         !absl::SimpleAtod(fields[3], &mode.ratio_to_flat) ||
-        !absl::SimpleAtoi(fields[4], &mode.messages) || !absl::SimpleAtod(fields[5], &mode.agree) ||
-        !absl::SimpleAtod(fields[6], &mode.pack) ||
-        !absl::SimpleAtod(fields[7], &mode.communicate) ||
-        !absl::SimpleAtod(fields[8], &mode.unpack)) {
+        !absl::SimpleAtod(fields[4], &mode.ratio_to_local) ||
+        !absl::SimpleAtoi(fields[5], &mode.messages) || !absl::SimpleAtod(fields[6], &mode.agree) ||
+        !absl::SimpleAtod(fields[7], &mode.pack) ||
+        !absl::SimpleAtod(fields[8], &mode.communicate) ||
+        !absl::SimpleAtod(fields[9], &mode.unpack)) {
       return false;
     }
     mode.mode = std::string(fields[0]);
@@ -265,8 +276,9 @@ std::string FormatTable(const AllReduceBenchmarkResult& result) {
       absl::StrFormat("%s: %d leaves, %.3f MB, %d ranks\n", result.workload, result.leaves,
                       static_cast<double>(result.bytes) / 1e6, result.ranks);
   for (const ModeResult& mode : result.modes) {
-    absl::StrAppendFormat(&text, "  %-12s %10.3f ms  (least %10.3f)  %8.3f x flat", mode.mode,
-                          mode.median * 1e3, mode.least * 1e3, mode.ratio_to_flat);
+    absl::StrAppendFormat(&text, "  %-12s %10.3f ms  (least %10.3f)  %8.3f x flat  %8.3f x add_",
+                          mode.mode, mode.median * 1e3, mode.least * 1e3, mode.ratio_to_flat,
+                          mode.ratio_to_local);
     if (mode.messages > 0) {
       absl::StrAppendFormat(
           &text, "  %d messages; means: agree %.3f, pack %.3f, communicate %.3f, unpack %.3f ms",
@@ -286,10 +298,10 @@ std::string FormatJson(const AllReduceBenchmarkResult& result) {
   for (const ModeResult& mode : result.modes) {
     absl::StrAppendFormat(&text,
                           "%s{\"mode\": \"%s\", \"median_s\": %.9g, \"least_s\": %.9g, "
-                          "\"ratio_to_flat\": %.6g, \"messages\": %d, \"agree_s\": %.6g, "
+                          "\"ratio_to_flat\": %.6g, \"ratio_to_local\": %.6g, \"messages\": %d, \"agree_s\": %.6g, "
                           "\"pack_s\": %.6g, \"communicate_s\": %.6g, \"unpack_s\": %.6g}",
                           separator, mode.mode, mode.median, mode.least, mode.ratio_to_flat,
-                          mode.messages, mode.agree, mode.pack, mode.communicate, mode.unpack);
+                          mode.ratio_to_local, mode.messages, mode.agree, mode.pack, mode.communicate, mode.unpack);
     separator = ", ";
   }
   return text + "]}";

@@ -20,13 +20,14 @@ ABSL_FLAG(std::vector<std::string>, ranks, std::vector<std::string>({"2", "4"}),
 ABSL_FLAG(int, rounds, 21, "rounds; every mode runs once in each");
 ABSL_FLAG(std::vector<std::string>, caps, std::vector<std::string>({"1048576", "26214400"}),
           "caps of a bucket, bytes");
+ABSL_FLAG(std::string, backend, "gloo", "backend of leafpack's modes: gloo or shm");
 ABSL_FLAG(bool, per_leaf, true, "also one message per leaf");
 ABSL_FLAG(bool, json, false, "print one JSON array instead of tables");
 
 int main(int argc, char** argv) {
   absl::SetProgramUsageMessage(
-      "All-reduce of trees of tensors over Gloo on local ranks: the automatic plan, one message per "
-      "leaf, caps, one flat c10d all_reduce of the same bytes, and a local add_.");
+      "All-reduce of trees of tensors on local ranks: the automatic plan, one message per leaf, caps, "
+      "one flat c10d all_reduce of the same bytes over Gloo, and a local add_.");
   absl::ParseCommandLine(argc, argv);
   std::vector<std::string> names;
   for (const std::string& name : absl::GetFlag(FLAGS_workload)) {
@@ -47,6 +48,7 @@ int main(int argc, char** argv) {
       leafpack::AllReduceBenchmarkOptions options;
       options.rounds = absl::GetFlag(FLAGS_rounds);
       options.per_leaf = absl::GetFlag(FLAGS_per_leaf);
+      options.backend = absl::GetFlag(FLAGS_backend);
       options.caps.clear();
       for (const std::string& cap : absl::GetFlag(FLAGS_caps)) {
         if (!absl::SimpleAtoi(cap, &options.caps.emplace_back())) {

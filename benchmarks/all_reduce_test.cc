@@ -24,6 +24,17 @@ TEST(AllReduceBenchmarkTest, EveryModeRuns) {
   }
 }
 
+TEST(AllReduceBenchmarkTest, OtherBackendsRunBesideGloo) {
+  AllReduceBenchmarkOptions options;
+  options.rounds = 1;
+  options.backend = "shm";
+  const auto result = RunAllReduceBenchmark(*GridWorkload("40x8KiB"), options);
+  ASSERT_TRUE(result.ok()) << result.status();
+  ASSERT_EQ(result->modes.size(), 7u);
+  for (const ModeResult& mode : result->modes) EXPECT_GT(mode.ratio_to_local, 0) << mode.mode;
+  EXPECT_TRUE(absl::StrContains(FormatTable(*result), "gloo auto"));
+}
+
 TEST(AllReduceBenchmarkTest, RefusesNonsense) {
   AllReduceBenchmarkOptions options;
   options.ranks = 0;

@@ -1,5 +1,6 @@
 #include "distributed/tree/all_reduce_testutil.h"
 
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -41,6 +42,8 @@ void Fill(at::Tensor& leaf, std::string_view path, int rank) {
 
 void WithGroups(int ranks, int groups, const std::function<void(const std::vector<Group>&)>& body,
                 GroupOptions options) {
+  const char* backend = std::getenv("LEAFPACK_TEST_BACKEND");
+  if (backend != nullptr && options.backend == GroupOptions().backend) options.backend = backend;
   auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::thread> threads;
   for (int rank = 0; rank < ranks; ++rank) {

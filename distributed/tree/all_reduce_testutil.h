@@ -25,7 +25,8 @@
 
 namespace leafpack::testing {
 
-// Runs `body` on `ranks` threads, each with its own handle of one new group over an in-memory store.
+// Runs `body` on `ranks` threads, each with its own handle of one new group over an in-memory store. The
+// environment variable LEAFPACK_TEST_BACKEND takes the place of the default backend.
 void WithGroup(int ranks, const std::function<void(const Group&)>& body, GroupOptions options = {});
 
 // The same with several groups over the same ranks and one store.

@@ -1,6 +1,7 @@
 #include "distributed/tree/fault_testutil.h"
 
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -48,6 +49,7 @@ Group MakeTestGroup(const RankContext& rank, absl::Duration timeout, const std::
       c10::make_intrusive<c10d::FileStore>(absl::StrCat(rank.directory(), "/store"), rank.size());
   GroupOptions options;
   options.timeout = timeout;
+  if (const char* backend = std::getenv("LEAFPACK_TEST_BACKEND")) options.backend = backend;
   absl::StatusOr<Group> group =
       Group::Create(std::move(store), name, GroupRank(rank.rank()), rank.size(), {}, options);
   CHECK_OK(group.status());

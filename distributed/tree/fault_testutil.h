@@ -20,7 +20,8 @@
 
 namespace leafpack {
 
-// A group of all ranks of a run over Gloo, its store in a file of the run. `name` separates groups.
+// A group of all ranks of a run, its store in a file of the run. `name` separates groups. Over Gloo,
+// unless the environment variable LEAFPACK_TEST_BACKEND names another backend.
 Group MakeTestGroup(const RankContext& rank, absl::Duration timeout = absl::Seconds(40),
                     const std::string& name = "group");
 
