@@ -117,6 +117,10 @@ absl::Status DescribeLeaves(const FlatTree& tree, const Layout& layout, TreeSpec
     TreeSpec::Leaf& leaf = spec.leaves[i];
     leaf.kind = info.kind;
     if (info.kind == LeafKind::kUndefined) continue;
+    if (info.kind == LeafKind::kNonTensor) {
+      leaf.value = info.value;
+      continue;
+    }
     leaf.dtype = info.dtype;
     leaf.sizes.assign(info.sizes.begin(), info.sizes.end());
     leaf.alias_of = info.alias_of;
@@ -157,6 +161,7 @@ absl::StatusOr<at::Tensor> AllocateLeaf(const TreeSpec::Leaf& leaf, const TreeSp
   const auto alias = static_cast<size_t>(leaf.alias_of);
   switch (leaf.kind) {
     case LeafKind::kUndefined:
+    case LeafKind::kNonTensor:
       return at::Tensor();
     case LeafKind::kDense:
       if (leaf.alias_of >= 0) {
@@ -173,8 +178,6 @@ absl::StatusOr<at::Tensor> AllocateLeaf(const TreeSpec::Leaf& leaf, const TreeSp
           at::empty({leaf.sparse_dim, leaf.nnz}, options.dtype(at::kLong)),
           at::empty(values, options), leaf.sizes, options.layout(at::kSparse), leaf.coalesced);
     }
-    case LeafKind::kNonTensor:
-      break;
   }
   return absl::UnimplementedError(absl::StrCat("leaf ", (*spec.paths)[before.size()].ToString(),
                                                " is ", LeafKindName(leaf.kind),
@@ -235,7 +238,7 @@ absl::StatusOr<TreeSpec> DescribeTree(const TensorDict& tree) {
           absl::StrCat("the batch size of ", now.path.ToString(), " has ", batch.size(),
                        " dimensions, more than the limit of ", kMaxSpecDims));
     }
-    spec.nodes.push_back({now.path, batch.vec(), NodeKind::kTree, ""});
+    spec.nodes.push_back({now.path, batch.vec(), NodeKind::kTree, now.node.names()});
     std::vector<TensorDict::Child> children = now.node.Children();
     for (auto child = children.rbegin(); child != children.rend(); ++child) {
       if (!std::holds_alternative<TensorDict>(child->value)) continue;
@@ -253,7 +256,7 @@ absl::StatusOr<TreeSpec> DescribeTree(const FlatTree& tree, const Layout& layout
   TreeSpec spec;
   if (absl::Status s = DescribeLeaves(tree, layout, spec); !s.ok()) return s;
   if (tree.size() == 1 && (*tree.paths)[0].empty()) return spec;
-  spec.nodes.push_back({NestedKey(), {}, NodeKind::kDict, ""});
+  spec.nodes.push_back({NestedKey(), {}, NodeKind::kDict});
   std::vector<size_t> above = {0};  // nodes from the root to the last leaf
   for (size_t i = 0; i < tree.size(); ++i) {
     const NestedKey& path = (*tree.paths)[i];
@@ -265,7 +268,7 @@ absl::StatusOr<TreeSpec> DescribeTree(const FlatTree& tree, const Layout& layout
       if (depth + 1 == path.size()) break;
       NestedKey child = parent.path.Child(path[depth]);
       above.push_back(spec.nodes.size());
-      spec.nodes.push_back({std::move(child), {}, NodeKind::kDict, ""});
+      spec.nodes.push_back({std::move(child), {}, NodeKind::kDict});
     }
   }
   return spec;
@@ -284,6 +287,9 @@ absl::StatusOr<FlatTree> AllocateLeaves(const TreeSpec& spec) {
     try {
       absl::StatusOr<at::Tensor> made = AllocateLeaf(leaf, spec, tree.leaves);
       if (!made.ok()) return made.status();
+      if (leaf.kind == LeafKind::kNonTensor) {
+        tree.non_tensors.push_back({tree.leaves.size(), leaf.value});
+      }
       tree.leaves.push_back(*std::move(made));
     } catch (const c10::Error& e) {
       return failed(e.what_without_backtrace());
@@ -304,11 +310,22 @@ absl::StatusOr<TensorDict> BuildTensorDict(const TreeSpec& spec,
                                                    " leaves was given ", leaves.size()));
   }
   // Children are set at their parent, so that deep trees take time in proportion to their nodes.
-  TensorDict root(spec.nodes[0].batch_size);
+  const auto make = [](const TreeSpec::Node& node) -> absl::StatusOr<TensorDict> {
+    TensorDict made(at::IntArrayRef(node.batch_size));
+    if (!node.names.empty()) {
+      if (absl::Status s = made.SetNames(node.names); !s.ok()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("at ", node.path.ToString(), ": ", s.message()));
+      }
+    }
+    return made;
+  };
+  absl::StatusOr<TensorDict> root = make(spec.nodes[0]);
+  if (!root.ok()) return root;
   std::vector<std::pair<const NestedKey*, TensorDict>> above;
   size_t node = 1;
   size_t leaf = 0;
-  above.emplace_back(&spec.nodes[0].path, root);
+  above.emplace_back(&spec.nodes[0].path, *root);
   const auto at_parent_of = [&](const NestedKey& path) -> absl::StatusOr<TensorDict*> {
     while (!above.empty() && !above.back().first->IsPrefixOf(path)) above.pop_back();
     if (above.empty() || above.back().first->size() + 1 != path.size()) {
@@ -325,9 +342,12 @@ absl::StatusOr<TensorDict> BuildTensorDict(const TreeSpec& spec,
     if (!parent.ok()) return parent.status();
     absl::Status set;
     if (next_is_node) {
-      TensorDict made(spec.nodes[node++].batch_size);
-      set = (*parent)->Set(path.back(), made);
-      above.emplace_back(&path, std::move(made));
+      absl::StatusOr<TensorDict> made = make(spec.nodes[node++]);
+      if (!made.ok()) return made;
+      set = (*parent)->Set(path.back(), *made);
+      above.emplace_back(&path, *std::move(made));
+    } else if (spec.leaves[leaf].kind == LeafKind::kNonTensor) {
+      set = (*parent)->Set(path.back(), spec.leaves[leaf++].value);
     } else {
       set = (*parent)->Set(path.back(), leaves[leaf++]);
     }

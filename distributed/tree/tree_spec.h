@@ -30,6 +30,7 @@
 #include "tensordict/flat_tree.h"
 #include "tensordict/layout.h"
 #include "tensordict/nested_key.h"
+#include "tensordict/non_tensor.h"
 #include "tensordict/tensor_dict.h"
 
 namespace leafpack {
@@ -51,14 +52,15 @@ struct TreeSpec {
     NestedKey path;
     std::vector<int64_t> batch_size;
     NodeKind kind = NodeKind::kTree;
+    std::vector<std::string> names = {};  // of the batch dimensions; empty: they have none
     // For the binding that described the tree (names of dimensions, a stack dimension): opaque here.
     // At most kMaxNoteBytes.
-    std::string note;
+    std::string note = {};
   };
 
   struct Leaf {
     LeafKind kind = LeafKind::kDense;
-    at::ScalarType dtype = at::ScalarType::Undefined;  // Undefined for kUndefined only
+    at::ScalarType dtype = at::ScalarType::Undefined;  // Undefined for what is no tensor
     std::vector<int64_t> sizes;                        // elements
     // Index of the first leaf that has the same elements in memory, or -1; never chains.
     int64_t alias_of = -1;
@@ -69,6 +71,7 @@ struct TreeSpec {
     int64_t sparse_dim = 0;
     int64_t nnz = 0;
     bool coalesced = false;
+    NonTensor value;  // kNonTensor only; such a leaf has nothing else
   };
 
   // In canonical order, the root first; also nodes without leaves. Empty if the tree is one leaf, whose
@@ -112,11 +115,13 @@ absl::StatusOr<std::string> EncodeTreeSpec(const TreeSpec& spec, const TreeSpecL
 // against what remains, and every size for overflow, before anything is allocated for it.
 absl::StatusOr<TreeSpec> DecodeTreeSpec(std::string_view bytes, const TreeSpecLimits& limits = {});
 
-// Fresh CPU tensors with undefined values, at spec.paths; leaves that share memory share it.
+// Fresh CPU tensors with undefined values, at spec.paths, and the values that are no tensors; leaves
+// that share memory share it.
 // ResourceExhausted when there is not enough memory.
 absl::StatusOr<FlatTree> AllocateLeaves(const TreeSpec& spec);
 
-// A tree of all nodes, with `leaves` in the order of spec.paths. InvalidArgument for another number of
+// A tree of all nodes, with `leaves` in the order of spec.paths; where no tensor stands, the value of the
+// description. Nodes are on no device and not locked. InvalidArgument for another number of
 // leaves, a leaf that does not fit the batch size of its node, or a tree that is one leaf.
 absl::StatusOr<TensorDict> BuildTensorDict(const TreeSpec& spec,
                                            absl::Span<const at::Tensor> leaves);

@@ -22,6 +22,7 @@
 #include "tensordict/flat_tree.h"
 #include "tensordict/layout.h"
 #include "tensordict/nested_key.h"
+#include "tensordict/non_tensor.h"
 #include "tensordict/tensor_dict.h"
 #include "testing/matchers.h"
 
@@ -90,6 +91,24 @@ TEST(TreeSpecTest, AReceiverRebuildsNodesAndLeaves) {
   EXPECT_EQ(built.Get({"b", 1, "x"})->sizes(), at::IntArrayRef({2, 3}));
   EXPECT_EQ(built.Get({"a.b", ""})->scalar_type(), at::kBFloat16);
   EXPECT_EQ(built.num_leaves(), tree.num_leaves());
+}
+
+TEST(TreeSpecTest, ValuesThatAreNoTensorsAndNamesOfDimensions) {
+  TensorDict tree({2, 3});
+  ASSERT_THAT(tree.SetNames({"time", "batch"}), IsOk());
+  const NonTensor list = *NonTensor::List({NonTensor(), NonTensor(-1), *NonTensor::List({true, "x"})});
+  ASSERT_THAT(tree.Set({"a", "text"}, NonTensor("resnet")), IsOk());
+  ASSERT_THAT(tree.Set({"a", "bytes"}, NonTensor::Bytes(std::string("\0\xff", 2))), IsOk());
+  ASSERT_THAT(tree.Set("step", NonTensor(int64_t{1} << 60)), IsOk());
+  ASSERT_THAT(tree.Set("rate", NonTensor(-0.0)), IsOk());
+  ASSERT_THAT(tree.Set("list", list), IsOk());
+  ASSERT_THAT(tree.Set("w", at::zeros({2, 3, 1})), IsOk());
+  const TensorDict built = Rebuild(tree);
+  EXPECT_THAT(built.names(), ::testing::ElementsAre("time", "batch"));
+  EXPECT_THAT(built.GetNonTensor({"a", "text"}), IsOkAndHolds(NonTensor("resnet")));
+  EXPECT_THAT(built.GetNonTensor("rate"), IsOkAndHolds(NonTensor(-0.0)));
+  EXPECT_THAT(built.GetNonTensor("list"), IsOkAndHolds(list));
+  EXPECT_EQ(Layout::Of(Flatten(built))->digest(), Layout::Of(Flatten(tree))->digest());
 }
 
 TEST(TreeSpecTest, EmptyTrees) {
@@ -200,6 +219,7 @@ TEST(TreeSpecTest, DeepTrees) {
       node.U8(1);
       node.String("k");
     }
+    node.U8(0);
     node.U8(0);
     node.U8(0);
     node.String("");
@@ -314,6 +334,7 @@ TEST(TreeSpecTest, DescriptionsThatContradictThemselves) {
   refused([](TreeSpec& s) { s.nodes[0].batch_size = {3}; });
   refused([](TreeSpec& s) { s.nodes[0].batch_size = {-2}; });
   refused([](TreeSpec& s) { s.nodes[0].kind = static_cast<NodeKind>(77); });
+  refused([](TreeSpec& s) { s.nodes[0].names = {"a", "b"}; });
   refused([](TreeSpec& s) { s.nodes[0].note = std::string(kMaxNoteBytes + 1, 'x'); });
   refused([](TreeSpec& s) { s.leaves[0].kind = static_cast<LeafKind>(9); });
   refused([](TreeSpec& s) { s.leaves[0].sizes = std::vector<int64_t>(65, 1); });
@@ -341,6 +362,8 @@ TEST(TreeSpecTest, HostileBytes) {
   TensorDict root;
   ASSERT_THAT(root.Set("one", tree), IsOk());
   ASSERT_THAT(root.Set("two", shared), IsOk());
+  ASSERT_THAT(root.Set("list", *NonTensor::List({NonTensor("a"), NonTensor(2.5), NonTensor(true)})),
+              IsOk());
   const std::string good = *EncodeTreeSpec(*DescribeTree(root));
   for (size_t size = 0; size < good.size(); ++size) {
     EXPECT_THAT(DecodeTreeSpec(good.substr(0, size)), StatusIs(Code::kInvalidArgument)) << size;

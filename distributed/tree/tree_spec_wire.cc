@@ -2,6 +2,7 @@
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -22,6 +23,7 @@
 #include "tensordict/flat_tree.h"
 #include "tensordict/layout.h"
 #include "tensordict/nested_key.h"
+#include "tensordict/non_tensor.h"
 
 namespace leafpack {
 namespace {
@@ -95,7 +97,9 @@ bool IsGapless(const TreeSpec::Leaf& leaf) {
 absl::Status CheckLeaf(const TreeSpec::Leaf& leaf, size_t index, absl::Span<const TreeSpec::Leaf> all,
                        absl::Span<const int64_t> batch, const NestedKey& path,
                        const TreeSpecLimits& limits, int64_t& total_bytes) {
-  if (leaf.kind == LeafKind::kUndefined) return absl::OkStatus();
+  if (leaf.kind == LeafKind::kUndefined || leaf.kind == LeafKind::kNonTensor) {
+    return absl::OkStatus();
+  }
   if (leaf.kind != LeafKind::kDense && leaf.kind != LeafKind::kSparse) {
     return At(path, "a leaf of an unknown kind");
   }
@@ -157,6 +161,9 @@ absl::Status CheckNode(const TreeSpec::Node& node, absl::Span<const int64_t> par
   if (NodeKindName(node.kind) == "of no known kind") return At(node.path, "a node of unknown kind");
   if (node.note.size() > kMaxNoteBytes) return At(node.path, "a note that is too long");
   if (node.batch_size.size() > kMaxSpecDims) return At(node.path, "too many batch dimensions");
+  if (!node.names.empty() && node.names.size() != node.batch_size.size()) {
+    return At(node.path, "another number of names than of batch dimensions");
+  }
   if (!CheckedNumel(node.batch_size).has_value()) return At(node.path, "a wrong batch size");
   if (!BeginsWith(node.batch_size, parent_batch)) {
     return At(node.path, "a batch size that does not begin with that of the node above");
@@ -181,9 +188,37 @@ void PutComponent(ByteWriter& out, const KeyComponent& component) {
   }
 }
 
+void PutValue(ByteWriter& out, const NonTensor& value) {
+  out.U8(static_cast<uint8_t>(value.kind()));
+  switch (value.kind()) {
+    case NonTensor::Kind::kNone:
+      break;
+    case NonTensor::Kind::kString:
+      out.String(*value.AsString());
+      break;
+    case NonTensor::Kind::kBytes:
+      out.String(*value.AsBytes());
+      break;
+    case NonTensor::Kind::kInt:
+      out.I64(*value.AsInt());
+      break;
+    case NonTensor::Kind::kFloat:
+      out.U64(std::bit_cast<uint64_t>(*value.AsFloat()));
+      break;
+    case NonTensor::Kind::kBool:
+      out.U8(*value.AsBool() ? 1 : 0);
+      break;
+    case NonTensor::Kind::kList:
+      out.U32(static_cast<uint32_t>(value.AsList()->size()));
+      for (const NonTensor& item : *value.AsList()) PutValue(out, item);
+      break;
+  }
+}
+
 void PutLeaf(ByteWriter& out, const TreeSpec::Leaf& leaf) {
   out.U8(static_cast<uint8_t>(leaf.kind));
   if (leaf.kind == LeafKind::kUndefined) return;
+  if (leaf.kind == LeafKind::kNonTensor) return PutValue(out, leaf.value);
   out.U8(DtypeCode(leaf.dtype));
   PutDims(out, leaf.sizes);
   out.U32(leaf.alias_of < 0 ? kNoAlias : static_cast<uint32_t>(leaf.alias_of));
@@ -220,10 +255,59 @@ bool GetComponent(ByteReader& in, KeyComponent& component) {
   return in.ok();
 }
 
+// `depth`: lists above it; `items`: how many values there may still be.
+bool GetValue(ByteReader& in, int depth, int64_t& items, NonTensor& value) {
+  if (depth > NonTensor::kMaxDepth || --items < 0) return false;
+  switch (static_cast<NonTensor::Kind>(in.U8())) {
+    case NonTensor::Kind::kNone:
+      value = NonTensor();
+      return in.ok();
+    case NonTensor::Kind::kString:
+      value = NonTensor(in.String());
+      return in.ok();
+    case NonTensor::Kind::kBytes:
+      value = NonTensor::Bytes(in.String());
+      return in.ok();
+    case NonTensor::Kind::kInt:
+      value = NonTensor(in.I64());
+      return in.ok();
+    case NonTensor::Kind::kFloat: {
+      const uint64_t bits = in.U64();
+      value = NonTensor(std::bit_cast<double>(bits));
+      return in.ok() && std::bit_cast<uint64_t>(*value.AsFloat()) == bits;  // there is one NaN
+    }
+    case NonTensor::Kind::kBool: {
+      const uint8_t flag = in.U8();
+      value = NonTensor(flag == 1);
+      return in.ok() && flag <= 1;
+    }
+    case NonTensor::Kind::kList: {
+      const uint32_t count = in.U32();
+      if (!in.ok() || count > in.remaining()) return false;
+      std::vector<NonTensor> list;
+      list.reserve(std::min<size_t>(count, 1024));
+      for (uint32_t i = 0; i < count; ++i) {
+        NonTensor item;
+        if (!GetValue(in, depth + 1, items, item)) return false;
+        list.push_back(std::move(item));
+      }
+      absl::StatusOr<NonTensor> made = NonTensor::List(std::move(list));
+      if (!made.ok()) return false;
+      value = *std::move(made);
+      return true;
+    }
+  }
+  return false;
+}
+
 bool GetLeaf(ByteReader& in, TreeSpec::Leaf& leaf) {
   leaf.kind = static_cast<LeafKind>(in.U8());
   if (!in.ok()) return false;
   if (leaf.kind == LeafKind::kUndefined) return true;
+  if (leaf.kind == LeafKind::kNonTensor) {
+    int64_t items = NonTensor::kMaxItems;
+    return GetValue(in, 0, items, leaf.value);
+  }
   if (leaf.kind != LeafKind::kDense && leaf.kind != LeafKind::kSparse) return false;
   leaf.dtype = DtypeOfCode(in.U8());
   if (!GetDims(in, leaf.sizes)) return false;
@@ -306,6 +390,8 @@ absl::StatusOr<std::string> EncodeTreeSpec(const TreeSpec& spec, const TreeSpecL
       if (absl::Status s = CheckNode(described, batch); !s.ok()) return s;
       out.U8(static_cast<uint8_t>(described.kind));
       PutDims(out, described.batch_size);
+      out.U8(static_cast<uint8_t>(described.names.size()));
+      for (const std::string& name : described.names) out.String(name);
       out.String(described.note);
       out.U32(children[entry.index]);
     } else {
@@ -380,6 +466,11 @@ absl::StatusOr<TreeSpec> DecodeTreeSpec(std::string_view bytes, const TreeSpecLi
       node.path = path;
       node.kind = static_cast<NodeKind>(in.U8());
       if (!GetDims(in, node.batch_size)) return At(path, "a batch size that is cut off");
+      const size_t names = in.U8();
+      if (names > 0 && names != node.batch_size.size()) {
+        return At(path, "another number of names than of batch dimensions");
+      }
+      for (size_t i = 0; i < names; ++i) node.names.emplace_back(in.String());
       const std::string_view note = in.String();
       if (note.size() > kMaxNoteBytes) return At(path, "a note that is too long");
       node.note = note;
