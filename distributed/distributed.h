@@ -8,6 +8,7 @@
 #include "distributed/core/group.h"           // IWYU pragma: export
 #include "distributed/core/rank.h"            // IWYU pragma: export
 #include "distributed/core/reduce_op.h"       // IWYU pragma: export
+#include "distributed/p2p/transfer.h"         // IWYU pragma: export
 #include "distributed/store/environment.h"    // IWYU pragma: export
 #include "distributed/store/groups.h"         // IWYU pragma: export
 #include "distributed/store/process_group.h"  // IWYU pragma: export
