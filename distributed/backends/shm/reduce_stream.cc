@@ -137,11 +137,13 @@ absl::Status ReduceStream::Reduce() {
 absl::Status ReduceStream::ReduceOneShot(const Entry& entry, const Chunk& chunk) {
   alignas(kCacheLine) char scratch[kBlockBytes];
   inputs_.resize(static_cast<size_t>(peers_.size()));
-  for (int64_t done = 0; done < chunk.bytes;) {
-    const ViewBytes::Piece piece =
-        entry.bytes.PieceAt(chunk.begin + done, chunk.bytes - done);
-    const bool direct = piece.data != nullptr && piece.bytes >= kDirectBytes;
-    const int64_t n = direct ? piece.bytes : std::min(kBlockBytes, chunk.bytes - done);
+  // In the same blocks on all ranks, whatever their strides: which of two NaN is kept may depend on the
+  // place in a block, and here every rank computes the result for itself.
+  int64_t n = 0;
+  for (int64_t done = 0; done < chunk.bytes; done += n) {
+    n = std::min(kBlockBytes, chunk.bytes - done);
+    const ViewBytes::Piece piece = entry.bytes.PieceAt(chunk.begin + done, n);
+    const bool direct = piece.data != nullptr && piece.bytes == n;
     for (int rank = 0; rank < peers_.size(); ++rank) {
       inputs_[static_cast<size_t>(rank)] =
           peers_.geometry().slot(peers_.base(rank), reduced_) + done;
@@ -150,7 +152,6 @@ absl::Status ReduceStream::ReduceOneShot(const Entry& entry, const Chunk& chunk)
                                      n / ElementBytes(chunk.dtype));
     if (!status.ok()) return status;
     if (!direct) entry.bytes.Scatter(scratch, chunk.begin + done, n);
-    done += n;
   }
   return absl::OkStatus();
 }
