@@ -36,11 +36,8 @@ absl::Status GlooBackend::SupportsExchange(at::ScalarType /*dtype*/, c10::Device
 // Loopback, as measured by //benchmarks:all_reduce on two cores: a message costs a wake-up or two per
 // peer; each rank sends, receives and adds (P - 1) / P of the bytes, twice.
 BackendCost GlooBackend::Cost(int ranks) const {
-  constexpr double kPackPerByte = 0.23e-9;
-  if (ranks <= 1) return {0, 0, kPackPerByte};
-  return {.per_message = 0.25e-3 * (ranks - 1),
-          .per_byte = 0.9e-9 * (ranks - 1) / ranks,
-          .pack_per_byte = kPackPerByte};
+  if (ranks <= 1) return {};
+  return {.per_message = 0.25e-3 * (ranks - 1), .per_byte = 0.9e-9 * (ranks - 1) / ranks};
 }
 
 absl::StatusOr<std::shared_ptr<DataContext>> GlooBackend::Open(const DataContextOptions& options,

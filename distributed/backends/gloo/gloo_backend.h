@@ -20,6 +20,7 @@ class GlooBackend : public Backend {
   absl::Status SupportsAllReduce(at::ScalarType dtype, ReduceOpKind op,
                                  c10::DeviceType device) const override;
   absl::Status SupportsExchange(at::ScalarType dtype, c10::DeviceType device) const override;
+  bool PacksForItself() const override { return true; }
   BackendCost Cost(int ranks) const override;
   absl::StatusOr<std::shared_ptr<DataContext>> Open(const DataContextOptions& options,
                                                     absl::Time deadline) override;

@@ -534,10 +534,9 @@ TEST(GlooBackendTest, RefusesWhatItCannotDo) {
             absl::StatusCode::kInvalidArgument);
   auto context = OpenOrDie(c10::make_intrusive<c10d::HashStore>(), "one", 0, 1);
   std::vector<char> bytes(16);
-  LeafView strided = ViewOf(bytes, ScalarType::Float);
-  strided.sizes = {2};
-  strided.strides = {2};
-  EXPECT_EQ(context->AllReduce({strided}, ReduceOp::kSum).status().code(),
+  LeafView broken = ViewOf(bytes, ScalarType::Float);
+  broken.strides = {2, 1};
+  EXPECT_EQ(context->AllReduce({broken}, ReduceOp::kSum).status().code(),
             absl::StatusCode::kInternal);
   EXPECT_EQ(context->AllReduce({ViewOf(bytes, ScalarType::Float)}, ReduceOp::kBand).status().code(),
             absl::StatusCode::kInvalidArgument);

@@ -4,32 +4,23 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "distributed/backends/gloo/view_sequence.h"
 #include "distributed/core/reduce/reduce.h"
 
 namespace leafpack::gloo_internal {
 namespace {
 
-int64_t ElementCount(const LeafView& view) {
-  int64_t count = 1;
-  for (int64_t size : view.sizes) count *= size;
-  return count;
+absl::Status CheckDims(const LeafView& view) {
+  if (view.sizes.size() == view.strides.size()) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("a view has ", view.sizes.size(), " sizes and ",
+                                          view.strides.size(), " strides"));
 }
 
-// A view whose elements are not one block is an error of the caller: this backend does not pack.
+// A view whose elements are not one block is an error of the caller: an exchange does not pack.
 absl::Status CheckContiguous(const LeafView& view) {
-  if (view.sizes.size() != view.strides.size()) {
-    return absl::InternalError(absl::StrCat("a view has ", view.sizes.size(), " sizes and ",
-                                            view.strides.size(), " strides"));
-  }
-  int64_t expected = 1;
-  for (size_t d = view.sizes.size(); d-- > 0;) {
-    if (view.sizes[d] != 1 && view.strides[d] != expected) {
-      if (ElementCount(view) == 0) return absl::OkStatus();
-      return absl::InternalError("the gloo backend was given a view that is not contiguous");
-    }
-    expected *= view.sizes[d];
-  }
-  return absl::OkStatus();
+  if (absl::Status status = CheckDims(view); !status.ok()) return status;
+  if (ElementCount(view) == 0 || IsContiguous(view)) return absl::OkStatus();
+  return absl::InternalError("the gloo backend was given a view that is not contiguous");
 }
 
 absl::Status CheckCpu(const LeafView& view) {
@@ -65,10 +56,25 @@ GlooContext::GlooContext(std::unique_ptr<GlooLink> link, int rank, int size)
                           : std::make_unique<AllReducePipeline>(link_.get(), rank, size)),
       exchanger_(size == 1 ? nullptr : std::make_unique<Exchanger>(link_.get(), size)) {}
 
-absl::Status GlooContext::RunAlone(const std::vector<LeafView>& views, ReduceOpKind op) {
-  for (const LeafView& view : views) {
-    const void* inputs[] = {view.data};
-    absl::Status status = ReduceInto(op, view.dtype, inputs, view.data, ElementCount(view));
+absl::Status GlooContext::RunAlone(absl::Span<const LeafView> leaves, ReduceOpKind op) {
+  const ViewSequence views(leaves);
+  std::vector<char> row;
+  absl::Status status;
+  for (const Segment& segment : views.segments()) {
+    const auto reduce = [&](char* data, int64_t count) {
+      const void* inputs[] = {data};
+      status = ReduceInto(op, segment.dtype, inputs, data, count);
+    };
+    views.ForEachRun(segment, 0, segment.numel, [&](char* run, int64_t offset, int64_t count) {
+      if (!status.ok()) return;
+      if (run != nullptr) return reduce(run, count);
+      row.resize(static_cast<size_t>(count * segment.element_bytes));
+      views.Gather(segment, offset / segment.element_bytes, count, row.data());
+      reduce(row.data(), count);
+      if (status.ok()) {
+        views.Scatter(segment, offset / segment.element_bytes, count, row.data());
+      }
+    });
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
@@ -80,7 +86,7 @@ absl::StatusOr<std::unique_ptr<DataWork>> GlooContext::AllReduce(std::vector<Lea
       op.kind == ReduceOpKind::kPremulSum ? ReduceOpKind::kSum : op.kind;
   for (const LeafView& view : views) {
     if (absl::Status status = CheckOpAllowed(kind, view.dtype); !status.ok()) return status;
-    if (absl::Status status = CheckContiguous(view); !status.ok()) return status;
+    if (absl::Status status = CheckDims(view); !status.ok()) return status;
     if (absl::Status status = CheckCpu(view); !status.ok()) return status;
   }
   if (aborted_.load()) return absl::CancelledError("the data context was aborted");
@@ -88,7 +94,7 @@ absl::StatusOr<std::unique_ptr<DataWork>> GlooContext::AllReduce(std::vector<Lea
     if (absl::Status status = RunAlone(views, kind); !status.ok()) return status;
     return std::make_unique<DoneWork>();
   }
-  return std::make_unique<PipelineWork>(pipeline_->Submit(std::move(views), kind));
+  return std::make_unique<PipelineWork>(pipeline_->Submit(views, kind));
 }
 
 absl::Status GlooContext::CheckTransfers(const std::vector<Transfer>& transfers) const {

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 
 #include "distributed/backends/gloo/all_reduce_pipeline.h"
 #include "distributed/backends/gloo/exchanger.h"
@@ -32,7 +33,7 @@ class GlooContext : public DataContext {
 
  private:
   absl::Status CheckTransfers(const std::vector<Transfer>& transfers) const;
-  absl::Status RunAlone(const std::vector<LeafView>& views, ReduceOpKind op);
+  absl::Status RunAlone(absl::Span<const LeafView> leaves, ReduceOpKind op);
 
   const int rank_;
   const int size_;

@@ -68,6 +68,7 @@ GlooLink::~GlooLink() {
 
 absl::StatusOr<std::unique_ptr<GlooLink>> GlooLink::Connect(const DataContextOptions& options,
                                                             absl::Time deadline) {
+  const ScopedNoSigpipe no_sigpipe;  // Gloo's own thread, which writes too, inherits it
   try {
     absl::StatusOr<std::shared_ptr<::gloo::transport::Device>> device = MakeDevice(options);
     if (!device.ok()) return device.status();
