@@ -165,7 +165,8 @@ absl::Status AllReduce(const FlatTree& tree, const Group& group, const AllReduce
 
 absl::Status AllReduce(const TensorDict& tree, const Group& group,
                        const AllReduceOptions& options) {
-  return AllReduce(Flatten(tree), group, options);
+  internal::AllReduceOperation operation(Flatten(tree), group, options);
+  return internal::RunNow(operation);
 }
 
 absl::StatusOr<TreeWork> AllReduceAsync(const FlatTree& tree, const Group& group,
@@ -175,7 +176,8 @@ absl::StatusOr<TreeWork> AllReduceAsync(const FlatTree& tree, const Group& group
 
 absl::StatusOr<TreeWork> AllReduceAsync(const TensorDict& tree, const Group& group,
                                         const AllReduceOptions& options) {
-  return AllReduceAsync(Flatten(tree), group, options);
+  return internal::RunAsync(
+      std::make_shared<internal::AllReduceOperation>(Flatten(tree), group, options));
 }
 
 }  // namespace leafpack

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
+#include "distributed/core/error.h"
 #include "distributed/tree/all_reduce_testutil.h"
 #include "distributed/tree/collectives_testutil.h"
 
@@ -125,6 +126,66 @@ TEST_P(CollectivesTest, AllGatherOfTreesThatDiffer) {
         ExpectTree((*trees)[static_cast<size_t>(r)], r, size_of(r), r);
       }
     }
+  });
+}
+
+// What is no tensor travels with new trees, must be equal where a tree is written, and stays.
+TEST_P(CollectivesTest, ValuesThatAreNoTensors) {
+  WithGroup(ranks(), [&](const Group& group) {
+    const int rank = group.rank().value();
+    const auto make = [&](int step) {
+      TensorDict tree = MakeTree(rank, size());
+      EXPECT_TRUE(tree.Set({"meta", "step"}, NonTensor(step)).ok());
+      EXPECT_TRUE(tree.Set({"meta", "name"}, NonTensor("net")).ok());
+      return tree;
+    };
+    auto result = Broadcast(rank == 0 ? std::optional<TreeArg>(make(7)) : std::nullopt,
+                            GroupRank(0), group);
+    ASSERT_OK_AND(result);
+    EXPECT_EQ(result->Dict()->GetNonTensor({"meta", "step"})->AsInt(), 7);
+    result = AllGather(make(rank), group);
+    ASSERT_OK_AND(result);
+    for (int r = 0; r < ranks(); ++r) {
+      const absl::StatusOr<TensorDict> tree = result->trees[static_cast<size_t>(r)].ToTensorDict();
+      ASSERT_OK_AND(tree);
+      EXPECT_EQ(tree->GetNonTensor({"meta", "step"})->AsInt(), r);
+      EXPECT_TRUE(at::equal(*tree->Get({"layer", "weight"}),
+                            *MakeTree(r, size()).Get({"layer", "weight"})));
+    }
+    result = AllGatherJoined(make(3), Joining::kStack, std::nullopt, group);
+    ASSERT_OK_AND(result);
+    EXPECT_EQ(*result->Dict()->GetNonTensor({"meta", "name"}), NonTensor("net"));
+    const TensorDict mine = make(5);
+    result = Broadcast(mine, GroupRank(0), group);
+    ASSERT_OK_AND(result);
+    EXPECT_EQ(mine.GetNonTensor({"meta", "step"})->AsInt(), 5);
+    const TensorDict other = make(rank == 0 ? 5 : 6);
+    result = Broadcast(other, GroupRank(0), group);
+    EXPECT_EQ(result.ok(), ranks() == 1) << result.status();
+    if (!result.ok()) {
+      testing::ExpectError(result.status(), absl::StatusCode::kFailedPrecondition,
+                           ErrorKind::kLayoutMismatch, {"meta.step", "5", "6"});
+    }
+  });
+}
+
+TEST_P(CollectivesTest, NamesOfBatchDimensions) {
+  WithGroup(ranks(), [&](const Group& group) {
+    TensorDict tree({2});
+    ASSERT_TRUE(tree.Set("x", Values(at::kFloat, {2, 3}, group.rank().value())).ok());
+    ASSERT_TRUE(tree.SetNames({"batch"}).ok());
+    auto result = AllGather(tree, group);
+    ASSERT_OK_AND(result);
+    for (const ReceivedTree& each : result->trees) {
+      EXPECT_EQ(each.ToTensorDict()->names(), std::vector<std::string>{"batch"});
+    }
+    result = AllGatherJoined(tree, Joining::kStack, std::nullopt, group);
+    ASSERT_OK_AND(result);
+    EXPECT_EQ(result->Dict()->names(), (std::vector<std::string>{"", "batch"}));
+    EXPECT_EQ(result->Dict()->batch_size(), at::IntArrayRef({ranks(), 2}));
+    result = AllGatherJoined(tree, Joining::kConcat, std::nullopt, group);
+    ASSERT_OK_AND(result);
+    EXPECT_EQ(result->Dict()->names(), std::vector<std::string>{"batch"});
   });
 }
 

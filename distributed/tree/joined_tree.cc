@@ -48,6 +48,8 @@ std::string Describe(at::ScalarType dtype, absl::Span<const int64_t> sizes) {
 absl::StatusOr<TreeSpec> JoinSpec(TreeSpec spec, Joining joining, int ranks) {
   for (TreeSpec::Node& node : spec.nodes) {
     node.batch_size = JoinedSizes(node.batch_size, joining, ranks);
+    // The new dimension has no name.
+    if (joining == Joining::kStack && !node.names.empty()) node.names.insert(node.names.begin(), "");
   }
   for (size_t i = 0; i < spec.leaves.size(); ++i) {
     TreeSpec::Leaf& leaf = spec.leaves[i];

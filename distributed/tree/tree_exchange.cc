@@ -49,6 +49,16 @@ TreeExchange::TreeExchange(Group group, CollectiveKind kind, std::string_view ki
       part_(std::move(part)),
       kind_name_(kind_name) {}
 
+std::vector<std::string> TreeExchange::skipped_paths() const {
+  std::vector<std::string> paths;
+  if (!part_.ok() || common() == nullptr) return paths;
+  const FlatTree& tree = part_->given.empty() ? part_->in_place->flat() : part_->given[0].flat();
+  for (const NonTensorLeaf& skipped : tree.non_tensors) {
+    paths.push_back((*tree.paths)[skipped.leaf].ToString());
+  }
+  return paths;
+}
+
 const FlatTree* TreeExchange::WrittenTree() const {
   if (part_->in_place.has_value()) return &part_->in_place->flat();
   return part_->writes_joined ? &part_->joined->flat : nullptr;
@@ -86,24 +96,27 @@ absl::Status TreeExchange::CheckPart() const {
   return absl::OkStatus();
 }
 
+void TreeExchange::CountLeaves(const TreePlan& plan) {
+  const auto skipped = static_cast<int64_t>(plan.layout().num_non_tensors());
+  stats_.skipped += skipped;
+  stats_.leaves += static_cast<int64_t>(plan.layout().size()) - skipped;
+  stats_.bytes += plan.layout().total_bytes();
+}
+
 absl::Status TreeExchange::Prepare(CallSpec& spec) {
   if (!part_.ok()) return part_.status();
   const std::shared_ptr<PlanCache> cache = PlanCache::Of(engine());
   for (const TreeArg& tree : part_->given) {
     absl::StatusOr<std::shared_ptr<const TreePlan>> plan = cache->trees().Get(tree, engine());
     if (!plan.ok()) return plan.status();
-    stats_.leaves += static_cast<int64_t>((*plan)->layout().size());
-    stats_.bytes += (*plan)->layout().total_bytes();
+    CountLeaves(**plan);
     plans_.push_back(*std::move(plan));
   }
   if (part_->in_place.has_value()) {
     absl::StatusOr<std::shared_ptr<const TreePlan>> plan =
         cache->trees().Get(*part_->in_place, engine());
     if (!plan.ok()) return plan.status();
-    if (part_->given.empty()) {
-      stats_.leaves = static_cast<int64_t>((*plan)->layout().size());
-      stats_.bytes = (*plan)->layout().total_bytes();
-    }
+    if (part_->given.empty()) CountLeaves(**plan);
     in_place_plan_ = *std::move(plan);
   }
   if (absl::Status status = CheckPart(); !status.ok()) return status;

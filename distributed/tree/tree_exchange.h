@@ -68,6 +68,9 @@ class TreeExchange : public Operation {
   TreeExchange(Group group, CollectiveKind kind, std::string_view kind_name,
                absl::StatusOr<ExchangePart> part, CallOptions options);
 
+  // Of the first tree of this rank.
+  std::vector<std::string> skipped_paths() const override;
+
  protected:
   absl::Status Prepare(CallSpec& spec) override;
   absl::Status FinishFrame(absl::Span<const char> frame) override;
@@ -86,6 +89,7 @@ class TreeExchange : public Operation {
   };
 
   absl::Status CheckPart() const;
+  void CountLeaves(const TreePlan& plan);
   // The soft digest: equal on all ranks exactly if all have equal trees.
   absl::uint128 SoftDigest() const;
   std::optional<std::string> MakeFrame() const;

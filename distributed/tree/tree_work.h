@@ -73,7 +73,7 @@ class TreeWork {
   BucketWork bucket(size_t index) const;
 
   // Printable paths of the leaves that are no tensors, in canonical order: the ranks agreed that their
-  // values are equal, and they are left as they are.
+  // values are equal, and they are left as they are. Where trees are moved they travel with new trees.
   std::vector<std::string> skipped_paths() const;
 
   // After Wait.
