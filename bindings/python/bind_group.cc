@@ -2,6 +2,7 @@
 #include <pybind11/pybind11.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,7 +13,9 @@
 #include "absl/time/time.h"
 
 #include "bindings/python/bind.h"
+#include "bindings/python/bind_group.h"
 #include "bindings/python/errors.h"
+#include "bindings/python/signals.h"
 #include "distributed/core/group.h"
 #include "distributed/core/rank.h"
 #include "distributed/distributed.h"
@@ -26,6 +29,17 @@ GroupOptions OptionsFromPython(const std::string& backend, py::handle timeout,
   options.backend = backend;
   options.interface_name = interface;
   if (!timeout.is_none()) options.timeout = TimeoutFromPython(timeout);
+  return options;
+}
+
+// What is None is the parent's.
+SubGroupOptions SubGroupFromPython(const Group& parent, const py::object& backend,
+                                   const py::object& timeout, const py::object& interface) {
+  SubGroupOptions options;
+  options.group = parent.options();
+  if (!backend.is_none()) options.group->backend = backend.cast<std::string>();
+  if (!timeout.is_none()) options.group->timeout = TimeoutFromPython(timeout);
+  if (!interface.is_none()) options.group->interface_name = interface.cast<std::string>();
   return options;
 }
 
@@ -113,6 +127,59 @@ void BindGroup(py::module_& module) {
       py::arg("path"), py::arg("rank"), py::arg("size"), py::kw_only(), py::arg("backend") = "gloo",
       py::arg("timeout") = py::none(), py::arg("interface") = "",
       "A group of `size` ranks that meet in a file that all of them see.");
+  module.def(
+      "group_from_url",
+      [](const std::string& url, const py::object& rank, const py::object& size,
+         const std::string& backend, const py::object& timeout, const std::string& interface) {
+        const GroupOptions options = OptionsFromPython(backend, timeout, interface);
+        const int own_rank = rank.is_none() ? -1 : rank.cast<int>();
+        const int own_size = size.is_none() ? -1 : size.cast<int>();
+        return MakeGroup([&] { return GroupFromUrl(url, own_rank, own_size, options); });
+      },
+      py::arg("url") = "env://", py::arg("rank") = py::none(), py::arg("size") = py::none(),
+      py::kw_only(), py::arg("backend") = "gloo", py::arg("timeout") = py::none(),
+      py::arg("interface") = "",
+      "The group of `size` ranks that meet at env://, tcp://HOST:PORT (rank 0 listens) or file://PATH.");
+  module.def(
+      "group_from_store",
+      [](const py::object& store, int rank, int size, const std::string& prefix,
+         const std::string& backend, const py::object& timeout, const std::string& interface) {
+        const GroupOptions options = OptionsFromPython(backend, timeout, interface);
+        return std::make_shared<GroupObject>(
+            ValueOrRaise(GroupOverStore(store, prefix, rank, size, options)));
+      },
+      py::arg("store"), py::arg("rank"), py::arg("size"), py::kw_only(), py::arg("prefix"),
+      py::arg("backend") = "gloo", py::arg("timeout") = py::none(), py::arg("interface") = "",
+      "A group over a store of torch.distributed. `prefix` is equal on all ranks and never used twice\n"
+      "on one store.");
+  module.def(
+      "new_group",
+      [](const GroupObject& parent, const py::list& ranks, const std::string& name,
+         const py::object& backend, const py::object& timeout, const py::object& interface) {
+        SubGroupOptions options = SubGroupFromPython(parent.get(), backend, timeout, interface);
+        options.name = name;
+        std::vector<GlobalRank> members;
+        for (py::handle rank : ranks) members.emplace_back(rank.cast<int>());
+        return MakeGroup([&] { return NewGroup(parent.get(), members, options); });
+      });
+  module.def(
+      "split_group",
+      [](const GroupObject& parent, const py::object& color, int key, const py::object& backend,
+         const py::object& timeout, const py::object& interface) -> py::object {
+        SubGroupOptions options = SubGroupFromPython(parent.get(), backend, timeout, interface);
+        const std::optional<int> own_color =
+            color.is_none() ? std::nullopt : std::optional<int>(color.cast<int>());
+        SignalCheck signals;
+        options.interrupt = signals.check();
+        absl::StatusOr<std::optional<Group>> group = [&] {
+          py::gil_scoped_release release;
+          return SplitGroup(parent.get(), own_color, key, options);
+        }();
+        signals.RaiseIfInterrupted();
+        std::optional<Group> made = ValueOrRaise(std::move(group));
+        if (!made.has_value()) return py::none();
+        return py::cast(std::make_shared<GroupObject>(*std::move(made)));
+      });
   module.def("group_around", [](const py::object& process_group, const py::list& ranks) {
     std::vector<GlobalRank> global_ranks;
     for (py::handle rank : ranks) global_ranks.emplace_back(rank.cast<int>());

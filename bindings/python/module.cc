@@ -3,6 +3,7 @@
 #include <torch/headeronly/version.h>
 
 #include "bindings/python/bind.h"
+#include "bindings/python/bind_flight.h"
 
 PYBIND11_MODULE(_C, module) {
   module.doc() = "The C++ part of leafpack.";
@@ -11,4 +12,5 @@ PYBIND11_MODULE(_C, module) {
   leafpack::python::BindGroup(module);
   leafpack::python::BindAllReduce(module);
   leafpack::python::BindTree(module);
+  leafpack::python::BindFlight(module);
 }

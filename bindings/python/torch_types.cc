@@ -1,6 +1,7 @@
 // The only source that sees c10d's types: groups and ops of torch.distributed.
 #include <pybind11/pybind11.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include <optional>
@@ -12,6 +13,8 @@
 #include "absl/strings/str_cat.h"
 
 #include "bindings/python/bind.h"
+#include "bindings/python/bind_group.h"
+#include "distributed/store/groups.h"
 #include "distributed/store/process_group.h"
 
 namespace leafpack::python {
@@ -74,6 +77,19 @@ absl::StatusOr<Group> GroupAround(py::handle process_group, std::vector<GlobalRa
   WrapOptions options;
   options.global_ranks = std::move(global_ranks);
   return GroupFromProcessGroup(group, std::move(options));
+}
+
+absl::StatusOr<Group> GroupOverStore(py::handle store, const std::string& prefix, int rank, int size,
+                                     const GroupOptions& options) {
+  c10::intrusive_ptr<c10d::Store> taken;
+  try {
+    taken = c10::intrusive_ptr<c10d::Store>::reclaim_copy(store.cast<c10d::Store*>());
+  } catch (const py::cast_error&) {
+    throw py::type_error(absl::StrCat("store must be a store of torch.distributed, not ",
+                                      py::repr(store).cast<std::string>()));
+  }
+  py::gil_scoped_release release;
+  return GroupFromStore(std::move(taken), prefix, rank, size, {}, options);
 }
 
 }  // namespace leafpack::python

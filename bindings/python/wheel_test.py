@@ -147,6 +147,14 @@ def test_twine_check():
     assert "PASSED" in result.stdout
 
 
+def test_the_program_is_installed(environment):
+    program = environment.with_name("leafpack")
+    version = subprocess.run([program, "--version"], env=clean_environment(), capture_output=True, text=True)
+    assert version.returncode == 0 and re.fullmatch(r"leafpack [0-9.]+", version.stdout.strip()), version
+    wrong = subprocess.run([program, "flight", "/none"], env=clean_environment(), capture_output=True, text=True)
+    assert wrong.returncode == 2 and "/none" in wrong.stderr, wrong
+
+
 def test_two_ranks_use_it(environment, tmp_path):
     script = tmp_path / "rank.py"
     script.write_text(RANK)

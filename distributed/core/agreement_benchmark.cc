@@ -1,5 +1,6 @@
 // How long an agreement and a frame take between forked processes on this host, next to a bare
-// ping-pong over a socket pair in the same run. Prints medians in microseconds as rank 0 sees them.
+// ping-pong over a socket pair in the same run, and what of it the flight recorder takes. Prints medians
+// in microseconds as rank 0 sees them.
 //
 //   agreement_benchmark [calls per round, default 300]
 //
@@ -22,6 +23,7 @@
 
 #include "distributed/core/channel/understudy.h"
 #include "distributed/core/engine.h"
+#include "distributed/core/flight/recorder.h"
 #include "distributed/core/group.h"
 #include "distributed/core/testing/ranks.h"
 
@@ -67,7 +69,7 @@ void Agree(Group& group) {
 int RunRank(int rank, int size, int calls, const std::string& file, int pair) {
   Group group = testing::MakeFileGroup(file, rank, size);
   const std::vector<size_t> sizes = {64, 4 << 10, 16 << 10, 64 << 10};
-  std::vector<double> ping, agree;
+  std::vector<double> ping, agree, agree_off;
   std::vector<std::vector<double>> frames(sizes.size());
   const auto timed = [&](std::vector<double>& into, const auto& body) {
     const int64_t start = absl::GetCurrentTimeNanos();
@@ -81,7 +83,14 @@ int RunRank(int rank, int size, int calls, const std::string& file, int pair) {
       for (int i = 0; i < calls; ++i) timed(ping, [&] { Exchange(pair, rank == 0); });
     }
     Agree(group);
-    for (int i = 0; i < calls; ++i) timed(agree, [&] { Agree(group); });
+    for (int i = 0; i < calls; ++i) {
+      // On all ranks alike, so call by call.
+      FlightRecorder::SetEnabled(true);
+      timed(agree, [&] { Agree(group); });
+      FlightRecorder::SetEnabled(false);
+      timed(agree_off, [&] { Agree(group); });
+    }
+    FlightRecorder::SetEnabled(true);
     for (size_t s = 0; s < sizes.size(); ++s) {
       if (!FitsInFrame(static_cast<int64_t>(sizes[s]), size)) continue;
       std::vector<float> values(sizes[s] / sizeof(float), 1);
@@ -97,6 +106,9 @@ int RunRank(int rank, int size, int calls, const std::string& file, int pair) {
     std::printf("  %-24s %8.1f us\n", "socket pair ping-pong", base);
     const double agreement = Median(agree);
     std::printf("  %-24s %8.1f us   x %.2f\n", "agreement", agreement, agreement / base);
+    const double unrecorded = Median(agree_off);
+    std::printf("  %-24s %8.1f us   x %.3f with it\n", "  no flight recorder", unrecorded,
+                agreement / unrecorded);
     for (size_t s = 0; s < sizes.size(); ++s) {
       if (frames[s].empty()) continue;
       const double frame = Median(frames[s]);
@@ -110,12 +122,31 @@ int RunRank(int rank, int size, int calls, const std::string& file, int pair) {
   return 0;
 }
 
+// One entry of the flight recorder, from its begin to its end, in nanoseconds.
+double FlightEntryNanos() {
+  constexpr int kEntries = 200000;
+  FlightRecorder recorder({.group = "g", .global_ranks = {0}});
+  const int64_t start = absl::GetCurrentTimeNanos();
+  for (int i = 1; i <= kEntries; ++i) {
+    const FlightRecorder::Ticket ticket = recorder.Begin(
+        {.kind = "all_reduce", .name = "grads", .number = static_cast<uint64_t>(i), .digest = 1}, i);
+    recorder.Advance(ticket, FlightState::kAgreed, /*epoch=*/0, i);
+    recorder.Advance(ticket, FlightState::kInData, i);
+    recorder.EndWith(ticket, /*ok=*/true, {}, i);
+  }
+  return static_cast<double>(absl::GetCurrentTimeNanos() - start) / kEntries;
+}
+
 int Main(int argc, char** argv) {
   const int calls = argc > 1 ? std::atoi(argv[1]) : 300;
   if (calls <= 0) {
     std::fprintf(stderr, "usage: %s [calls per round]\n", argv[0]);
     return 2;
   }
+  std::vector<double> entries;
+  for (int i = 0; i < kRounds; ++i) entries.push_back(FlightEntryNanos());
+  std::printf("flight recorder: %.0f ns an entry\n", Median(entries));
+  std::fflush(stdout);
   for (int size : {2, 4}) {
     testing::TempDir dir;
     int pair[2];

@@ -20,6 +20,7 @@ def _wheel_impl(ctx):
     parameters = ctx.actions.declare_file(ctx.label.name + ".json")
     ctx.actions.write(parameters, json.encode_indent({
         "classifiers": ctx.attr.classifiers,
+        "console_scripts": ctx.attr.console_scripts,
         "distribution": ctx.attr.distribution,
         "files": {path: file.path for path, file in files.items()},
         "license_expression": ctx.attr.license_expression,
@@ -46,6 +47,7 @@ leafpack_wheel = rule(
     implementation = _wheel_impl,
     attrs = {
         "classifiers": attr.string_list(),
+        "console_scripts": attr.string_dict(doc = "Programs that pip installs: name to module:function."),
         "distribution": attr.string(mandatory = True),
         "library": attr.label(
             doc = "The leafpack_py_library whose own srcs and data go in; its deps do not.",

@@ -56,6 +56,11 @@ def entries(parameters):
         "Root-Is-Purelib: false\n"
         f"Tag: {parameters['tag']}\n"
     ).encode()
+    if parameters.get("console_scripts"):
+        scripts = sorted(parameters["console_scripts"].items())
+        described[f"{info}/entry_points.txt"] = "".join(
+            ["[console_scripts]\n"] + [f"{name} = {target}\n" for name, target in scripts]
+        ).encode()
     for path, source in parameters["licenses"].items():
         with open(source, "rb") as file:
             described[f"{info}/licenses/{path}"] = file.read()

@@ -61,6 +61,18 @@ def test_record_names_every_file_with_its_hash_and_size(tmp_path):
         assert (kind, value, int(size)) == ("sha256", expected.decode(), len(contents[name]))
 
 
+def test_programs_are_entry_points(tmp_path):
+    given = parameters(tmp_path)
+    wheel_builder.write_wheel(given, tmp_path / "a.whl")
+    given["console_scripts"] = {"b": "package:two", "a": "package:one"}
+    wheel_builder.write_wheel(given, tmp_path / "b.whl")
+    name = "package-1.2.3.dist-info/entry_points.txt"
+    with zipfile.ZipFile(tmp_path / "a.whl") as wheel:
+        assert name not in wheel.namelist()
+    with zipfile.ZipFile(tmp_path / "b.whl") as wheel:
+        assert wheel.read(name).decode() == "[console_scripts]\na = package:one\nb = package:two\n"
+
+
 def test_another_version_in_the_package_is_refused(tmp_path):
     with pytest.raises(SystemExit, match="says version 9.9.9, the wheel is 1.2.3"):
         wheel_builder.write_wheel(parameters(tmp_path, version="9.9.9"), tmp_path / "a.whl")

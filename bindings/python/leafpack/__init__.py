@@ -25,7 +25,8 @@ from leafpack._errors import (
     PeerRefusedError,
     UnsupportedError,
 )
-from leafpack._groups import Group
+from leafpack._groups import Group, NonMember
+from leafpack._recorder import flight_dump, flight_on_error, flight_on_signal, flight_record
 
 __all__ = [
     "BucketWork",
@@ -33,6 +34,7 @@ __all__ = [
     "Error",
     "Group",
     "LayoutMismatchError",
+    "NonMember",
     "PeerLostError",
     "PeerRefusedError",
     "PremulSum",
@@ -41,6 +43,10 @@ __all__ = [
     "UnsupportedError",
     "__version__",
     "all_reduce",
+    "flight_dump",
+    "flight_on_error",
+    "flight_on_signal",
+    "flight_record",
     "premul_sum",
     "torch_version",
 ]

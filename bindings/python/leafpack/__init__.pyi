@@ -26,7 +26,7 @@ Tree: TypeAlias = (
 )
 OpName: TypeAlias = Literal["sum", "avg", "product", "min", "max", "band", "bor", "bxor"]
 Op: TypeAlias = OpName | PremulSum | torch.distributed.ReduceOp | None
-GroupLike: TypeAlias = Group | torch.distributed.ProcessGroup | None
+GroupLike: TypeAlias = Group | NonMember | torch.distributed.ProcessGroup | None
 
 class Error(Exception):
     path: str
@@ -65,6 +65,11 @@ class TreeWork:
     def __getitem__(self, index: int) -> BucketWork: ...
     def __iter__(self) -> Iterator[BucketWork]: ...
 
+class NonMember:
+    ranks: tuple[int, ...]
+    def error(self) -> ValueError: ...
+    def __bool__(self) -> Literal[False]: ...
+
 class Group:
     @staticmethod
     def from_environment(
@@ -80,6 +85,47 @@ class Group:
         timeout: Timeout = None,
         interface: str = "",
     ) -> Group: ...
+    @staticmethod
+    def from_url(
+        url: str = "env://",
+        rank: int | None = None,
+        size: int | None = None,
+        *,
+        backend: str = "gloo",
+        timeout: Timeout = None,
+        interface: str = "",
+    ) -> Group: ...
+    @staticmethod
+    def from_store(
+        store: torch.distributed.Store,
+        rank: int,
+        size: int,
+        *,
+        prefix: str,
+        backend: str = "gloo",
+        timeout: Timeout = None,
+        interface: str = "",
+    ) -> Group: ...
+    @staticmethod
+    def around(group: GroupLike = None) -> Group: ...
+    def new_group(
+        self,
+        ranks: Iterable[int],
+        *,
+        name: str = "",
+        backend: str | None = None,
+        timeout: Timeout = None,
+        interface: str | None = None,
+    ) -> Group | NonMember: ...
+    def split(
+        self,
+        color: int | None,
+        key: int = 0,
+        *,
+        backend: str | None = None,
+        timeout: Timeout = None,
+        interface: str | None = None,
+    ) -> Group | NonMember: ...
     @property
     def rank(self) -> int: ...
     @property
@@ -174,3 +220,8 @@ def all_reduce(
     check: Literal["always", "first", "off"] = "always",
     stats: dict[str, float] | None = None,
 ) -> TreeWork | None: ...
+
+def flight_record() -> dict[str, Any]: ...
+def flight_dump(folder: str | os.PathLike[str]) -> str: ...
+def flight_on_error(folder: str | os.PathLike[str] | None) -> None: ...
+def flight_on_signal(signum: int, folder: str | os.PathLike[str] = ".") -> None: ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import operator
 import os
 import sys
 import threading
@@ -34,8 +35,42 @@ def resolve(group) -> Group:
         group = dist.group.WORLD
     elif isinstance(group, Group):
         return group
+    elif isinstance(group, NonMember):
+        raise group.error()
     found = _around.get(group) if isinstance(group, dist.ProcessGroup) else None
     return found if found is not None else _make(group)
+
+
+class NonMember:
+    """What a rank gets in place of a group that it is no member of.
+
+    False in a condition; a collective on it raises ValueError.
+
+    Attributes:
+        ranks: the ranks of the job that are members; empty where a split gave this rank no group.
+    """
+
+    ranks: tuple[int, ...] = ()
+
+    def __init__(self, rank: int, ranks) -> None:
+        self.ranks = tuple(sorted(ranks))
+        self._rank = rank
+
+    def error(self) -> ValueError:
+        """The error of a collective of this rank on the group."""
+        of = f" of ranks {list(self.ranks)}" if self.ranks else ""
+        return ValueError(f"rank {self._rank} is not a member of the group{of}")
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __getattr__(self, name):
+        if name.startswith("_") or not hasattr(Group, name):
+            raise AttributeError(f"'NonMember' object has no attribute {name!r}")
+        raise self.error()
+
+    def __repr__(self) -> str:
+        return f"leafpack.NonMember(ranks={list(self.ranks)})"
 
 
 def _make(group) -> Group:
@@ -101,3 +136,55 @@ def _tracked(make):
 
 Group.from_environment = _tracked(_C.group_from_environment)
 Group.from_file = _tracked(_C.group_from_file)
+Group.from_url = _tracked(_C.group_from_url)
+Group.from_store = _tracked(_C.group_from_store)
+
+
+def _around_group(group=None) -> Group:
+    """The leafpack group around a group of torch.distributed, the default one if None."""
+    return resolve(group)
+
+
+def _new_group(self, ranks, *, name="", backend=None, timeout=None, interface=None):
+    """A group of some of this group's ranks, a list of ranks of the job.
+
+    Called by its members alone, or by all ranks of this group; nobody is talked to. Members make groups
+    of equal lists (and names) in one order. Group rank i is the i-th smallest of `ranks`.
+
+    Args:
+        ranks: ranks of the job, all of them in this group.
+        name: keeps groups of equal lists apart that are made in other orders on other ranks.
+        backend, timeout, interface: of the new group; None is this group's.
+
+    Returns:
+        A Group; on a rank that is no member a NonMember, on which every call raises ValueError.
+    """
+    ranks = [operator.index(rank) for rank in ranks]
+    if ranks and self.global_rank not in ranks:
+        for rank in ranks:
+            if rank not in self.global_ranks:
+                raise ValueError(f"rank {rank} is not in the group of ranks {self.global_ranks}")
+        return NonMember(self.global_rank, ranks)
+    return track(_C.new_group(self, ranks, name, backend, timeout, interface))
+
+
+def _split(self, color, key=0, *, backend=None, timeout=None, interface=None):
+    """Splits this group: a collective of all its ranks. Ranks of equal colour form a group.
+
+    Args:
+        color: an int, or None to take part without getting a group.
+        key: orders the ranks of a group; equal keys keep the order of this group.
+        backend, timeout, interface: of the new group; None is this group's.
+
+    Returns:
+        A Group; with color=None a NonMember.
+    """
+    group = _C.split_group(self, color, key, backend, timeout, interface)
+    return NonMember(self.global_rank, ()) if group is None else track(group)
+
+
+for _name, _function in (("new_group", _new_group), ("split", _split)):
+    _function.__name__ = _name
+    _function.__qualname__ = f"Group.{_name}"
+    setattr(Group, _name, _function)
+Group.around = staticmethod(_around_group)

@@ -370,6 +370,175 @@ def own_group(kind, *arguments):
         raise AssertionError("the group was shut down")
 
 
+def sub_groups():
+    """Sub-groups by list and by colour, of an own group and of torch's."""
+    init()
+    store = dist.distributed_c10d._get_default_store()
+    own = leafpack.Group.from_store(store, RANK, SIZE, prefix="own", timeout=120)
+    for parent in (own, leafpack.Group.around()):
+        members = list(range(0, SIZE, 2))
+        group = parent.new_group(members, timeout=60)
+        if RANK in members:
+            assert (group.rank, group.size, group.timeout) == (members.index(RANK), len(members), 60)
+            assert group.global_ranks == members and group
+            check_usable(group, len(members))
+        else:
+            assert not group and group.ranks == tuple(members)
+            for use in (lambda: check_usable(group), lambda: group.rank, lambda: group.shutdown()):
+                try:
+                    use()
+                except ValueError as error:
+                    assert f"rank {RANK} is not a member" in str(error), error
+                else:
+                    raise AssertionError("this rank is no member")
+        # By its members alone, with other groups in between.
+        if RANK > 0:
+            last = parent.new_group(range(SIZE - 1, 0, -1), name="without rank 0")
+            if RANK == 1:
+                check_usable(parent.new_group([1]), 1)
+            check_usable(last, SIZE - 1)
+        halves = parent.split(RANK % 2, key=-RANK)
+        ranks = [r for r in range(SIZE) if r % 2 == RANK % 2]
+        assert halves.global_ranks == ranks[::-1] and halves.timeout == parent.timeout
+        check_usable(halves, len(ranks))
+        alone = parent.split(None if RANK == 0 else 1)
+        assert bool(alone) == (RANK != 0)
+        if alone:
+            check_usable(alone, SIZE - 1)
+        for ranks, text in (([0, 0], "stands twice"), ([0, SIZE], f"rank {SIZE}"), ([], "no ranks")):
+            try:
+                parent.new_group(ranks)
+            except ValueError as error:
+                assert text in str(error) or RANK != 0, error
+            else:
+                assert RANK != 0 and ranks == [0, 0]
+        check_usable(parent)
+    finish()
+
+
+def from_url(url):
+    """Two groups at one URL, used in the other order."""
+    groups = [leafpack.Group.from_url(url, RANK, SIZE, timeout=120) for _ in range(2)]
+    for group in groups[::-1]:
+        assert (group.rank, group.size) == (RANK, SIZE)
+        check_usable(group)
+    if url == "env://":
+        check_usable(leafpack.Group.from_url(timeout=120))
+
+
+def killed_at(url):
+    """Meets the others and dies, so that nothing is cleaned up."""
+    group = leafpack.Group.from_url(url, RANK, SIZE, timeout=120)
+    check_usable(group)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def shutdown_with_work(numel, size_of_wait):
+    """A group is shut down, or dropped, while a call is in flight that no other rank makes."""
+    init()
+    parent = leafpack.Group.around()
+    groups = [parent.new_group(range(SIZE)) for _ in range(2)]
+    for group in groups:
+        check_usable(group)
+    if RANK == 0:
+        trees = [{"x": torch.ones(int(numel))} for _ in groups]
+        works = [
+            leafpack.all_reduce(t, group=g, async_op=True) for t, g in zip(trees, groups)
+        ]
+        started = time.monotonic()
+        groups[0].shutdown(timeout=float(size_of_wait))
+        assert time.monotonic() - started < 60
+        for work in works[:1]:
+            try:
+                work.wait(timeout=60)
+            except (leafpack.Error, RuntimeError) as error:
+                print(error)
+            else:
+                raise AssertionError("no other rank made this call")
+        del group, groups, works  # the second group goes with its last handle
+    else:
+        time.sleep(2)
+    dist.barrier()
+    check_usable(parent)
+    finish()
+
+
+def shutdown_drains(numel):
+    """What is in flight on all ranks ends well when the groups are shut down."""
+    init()
+    group = leafpack.Group.around().new_group(range(SIZE))
+    trees = [{"x": torch.ones(int(numel))} for _ in range(20)]
+    works = [leafpack.all_reduce(tree, group=group, async_op=True) for tree in trees]
+    group.shutdown(timeout=100)
+    for work, tree in zip(works, trees):
+        work.wait()
+        assert tree["x"].unique().tolist() == [SIZE]
+    finish()
+
+
+# The flight recorder.
+
+
+def flight(folder, what):
+    """The ranks differ as `what` says; each leaves a record in `folder`."""
+    leafpack.flight_on_error(folder)
+    init()
+    for numel in (3, LARGE):
+        leafpack.all_reduce({"x": torch.ones(numel)}, name="first")
+    last = RANK == SIZE - 1
+    try:
+        if what == "missing":  # the last rank does not come, and lives
+            if last:
+                leafpack.flight_dump(folder)
+                time.sleep(3)
+            else:
+                leafpack.all_reduce({"x": torch.ones(3)}, name="second", timeout=1)
+        elif what == "mismatch":
+            leafpack.all_reduce({"x": torch.ones(3 + last)}, name="second")
+        elif what == "killed":
+            if last:
+                os.kill(os.getpid(), signal.SIGKILL)
+            leafpack.all_reduce({"x": torch.ones(3)}, name="second")
+        elif what == "refused":
+            leafpack.all_reduce({"x": torch.ones(3), "y": None if last else torch.ones(1)})
+        else:
+            leafpack.flight_dump(folder)
+    except (leafpack.Error, ValueError, TypeError) as error:
+        print(error)
+    os._exit(0)
+
+
+def flight_signal(folder):
+    """Rank 0 is stuck in a call; a signal makes it tell where."""
+    init()
+    check_usable()
+    leafpack.flight_on_signal(signal.SIGUSR1, folder)
+    pids = [torch.zeros(1, dtype=torch.int64) for _ in range(SIZE)]
+    dist.all_gather(pids, torch.tensor([os.getpid()]))
+    if RANK == 0:
+        tree = {"x": torch.ones(3)}
+        leafpack.all_reduce(tree, name="stuck", timeout=100)
+        assert tree["x"].tolist() == [SIZE] * 3
+    else:
+        path = f"{folder}/flight-rank0-{pids[0].item()}.json"
+        deadline = time.monotonic() + 60
+        while RANK == 1:
+            os.kill(pids[0].item(), signal.SIGUSR1)
+            time.sleep(0.2)
+            text = open(path).read() if os.path.exists(path) else ""
+            if '"stuck"' in text:
+                print(text)
+                break
+            assert time.monotonic() < deadline, "no record"
+        leafpack.all_reduce({"x": torch.ones(3)}, name="stuck", timeout=100)
+    record = leafpack.flight_record()
+    (group,) = record["groups"]
+    assert group["rank"] == RANK and group["ranks"] == list(range(SIZE))
+    assert [call["state"] for call in group["calls"]] == ["done"] * 3, group["calls"]
+    assert group["calls"][-1]["name"] == "stuck" and group["calls"][0]["kind"] == "all_reduce"
+    finish()
+
+
 if __name__ == "__main__":
     faulthandler.enable()
     globals()[sys.argv[1]](*sys.argv[2:])
