@@ -1,18 +1,21 @@
-"""All-reduce of one tree by leafpack and its peers, interleaved in one run.
+"""Collectives on one tree by leafpack and its peers, interleaved in one run.
 
     ./bazelw run //benchmarks:peers -- --ranks 2 --rounds 11 mobilenet-v2 resnet50
+    ./bazelw run //benchmarks:peers -- --collectives broadcast,all_gather 1000x4KiB
 
-or by a Python that has torch, tensordict and leafpack's wheel.
+or by a Python that has torch, tensordict and leafpack's wheel. A workload is a model of
+benchmarks/workloads, a file like those, or "1000x4KiB": so many float32 leaves of that size.
 
-Peers: tensordict's all_reduce (per leaf, async, with caps), c10d's coalesced call, and one flat
-all_reduce of the same bytes, which is what the transport allows. "local add_" is every rank adding one
-flat buffer to another at the same time: what memory allows. Prints medians and the ratio to the flat
-call; --json prints one object a workload.
+Peers: tensordict's own methods, and torch.distributed by hand (peer_modes.py). Of all_reduce: tensordict
+per leaf, async and with caps, c10d's coalesced call, and one flat all_reduce of the same bytes, which is what the
+transport allows. Each mode is checked once before it is timed. Prints medians over the rounds of the slowest
+rank's time, and the median ratio to the mode that is named; --json prints one object a workload.
 """
 
 import argparse
 import json
 import os
+import re
 import socket
 import statistics
 import tempfile
@@ -32,10 +35,24 @@ except ImportError as error:
     leafpack = None
     WHY_NOT = str(error)
 
-FLAT = "flat c10d"
+import peer_modes  # noqa: E402
+
+UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20}
+
+
+def grid(name):
+    """The workload "1000x4KiB", or None."""
+    match = re.fullmatch(r"(\d+)x(\d+)(B|KiB|MiB)", name)
+    if match is None:
+        return None
+    count, size = int(match[1]), int(match[2]) * UNITS[match[3]]
+    leaves = [{"key": f"k{i}", "shape": [size // 4], "dtype": "float32"} for i in range(count)]
+    return {"name": name, "leaves": leaves}
 
 
 def find_workload(name):
+    if grid(name) is not None:
+        return name
     here = os.path.dirname(os.path.abspath(__file__))
     caller = os.environ.get("BUILD_WORKING_DIRECTORY", "")
     for path in (os.path.join(here, "workloads", name + ".json"), name, os.path.join(caller, name)):
@@ -44,80 +61,91 @@ def find_workload(name):
     raise SystemExit(f"no workload '{name}': neither a model in benchmarks/workloads nor a file")
 
 
-def make_tree(workload, seed):
-    generator = torch.Generator().manual_seed(seed)
-    leaves = {}
-    for leaf in workload["leaves"]:
-        dtype = getattr(torch, leaf["dtype"])
-        if dtype.is_floating_point:
-            leaves[leaf["key"]] = torch.rand(leaf["shape"], generator=generator).to(dtype)
-        else:
-            leaves[leaf["key"]] = torch.ones(leaf["shape"], dtype=dtype)
+def load_workload(name):
+    found = grid(name)
+    if found is not None:
+        return found
+    with open(name) as stream:
+        return json.load(stream)
+
+
+def make_tree(workload):
+    leaves = {
+        leaf["key"]: torch.ones(leaf["shape"], dtype=getattr(torch, leaf["dtype"]))
+        for leaf in workload["leaves"]
+    }
     return TensorDict(leaves).unflatten_keys(".")
 
 
-def run(rank, world, files, rounds, port, out):
+def refill(tree, rank):
+    for leaf in peer_modes.leaves_of(tree):
+        leaf.fill_(rank + 1)
+
+
+def check(collective, name, result, rank, world):
+    """Asserts that a mode gave what it should, on trees that hold their rank plus one."""
+    if collective == "all_reduce":
+        return
+    expected = {
+        "broadcast": [1],
+        "send_recv": [1] if rank == 1 else [rank + 1],
+        "scatter": [1],
+        "all_gather": range(1, world + 1),
+        "gather_and_stack": range(2, world + 1),
+    }[collective]
+    for value, tree in zip(expected, result):
+        for leaf in peer_modes.leaves_of(tree):
+            assert bool((leaf == value).all()), (collective, name, rank, value)
+
+
+def measure(collective, workload, rank, world, rounds):
+    tree = make_tree(workload)
+    leaves = peer_modes.leaves_of(tree)
+    refill(tree, 0)  # what is scattered holds ones
+    modes, base = peer_modes.COLLECTIVES[collective](tree, rank, world, leafpack)
+    for name, mode in modes.items():
+        refill(tree, rank)
+        dist.barrier()
+        check(collective, name, mode(), rank, world)
+    times = {name: [] for name in modes}
+    names = list(modes)
+    for index in range(rounds + 1):  # the first round warms up
+        shift = index % len(names)
+        for name in names[shift:] + names[:shift]:
+            refill(tree, rank)
+            dist.barrier()
+            start = time.perf_counter()
+            modes[name]()
+            slowest = torch.tensor(time.perf_counter() - start, dtype=torch.float64)
+            dist.all_reduce(slowest, dist.ReduceOp.MAX)
+            if index > 0:
+                times[name].append(slowest.item())
+    return {
+        "collective": collective,
+        "workload": workload["name"],
+        "ranks": world,
+        "leaves": len(leaves),
+        "bytes": sum(leaf.numel() * leaf.element_size() for leaf in leaves),
+        "median_s": {name: statistics.median(values) for name, values in times.items()},
+        "base": base,
+        "ratio_to_base": {
+            name: statistics.median(t / b for t, b in zip(values, times[base]))
+            for name, values in times.items()
+        },
+    }
+
+
+def run(rank, world, collectives, names, rounds, port, out):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=world)
-    for file in files:
-        with open(file) as stream:
-            workload = json.load(stream)
-        tree = make_tree(workload, rank)
-        leaves = list(tree.values(include_nested=True, leaves_only=True))
-        nbytes = sum(leaf.numel() * leaf.element_size() for leaf in leaves)
-        flat, other = torch.rand(nbytes // 4), torch.rand(nbytes // 4)
-        by_dtype = {}
-        for leaf in leaves:
-            by_dtype.setdefault(leaf.dtype, []).append(leaf)
-
-        def coalesced():
-            for tensors in by_dtype.values():
-                options = torch._C._distributed_c10d.AllreduceCoalescedOptions()
-                dist.group.WORLD.allreduce_coalesced(tensors, options).wait()
-
-        modes = {
-            "tensordict per leaf": lambda: tree.all_reduce(),
-            "tensordict async": lambda: [work.wait() for work in tree.all_reduce(async_op=True)],
-            "tensordict 1 MiB": lambda: tree.all_reduce(bucket_bytes=1 << 20),
-            "tensordict 25 MiB": lambda: tree.all_reduce(bucket_bytes=25 << 20),
-            "c10d coalesced": coalesced,
-            FLAT: lambda: dist.all_reduce(flat),
-            "local add_": lambda: flat.add_(other),
-        }
-        if leafpack is not None:
-            modes["leafpack auto"] = lambda: leafpack.all_reduce(tree)
-            modes["leafpack async"] = lambda: leafpack.all_reduce(tree, async_op=True).wait()
-            modes["leafpack 25 MiB"] = lambda: leafpack.all_reduce(tree, bucket_bytes=25 << 20)
-        times = {name: [] for name in modes}
-        names = list(modes)
-        for index in range(rounds + 1):  # the first round warms up
-            shift = index % len(names)
-            for name in names[shift:] + names[:shift]:
-                for leaf in leaves:
-                    if leaf.is_floating_point():
-                        leaf.mul_(0.5)
-                flat.fill_(rank + 1.0)
-                dist.barrier()
-                start = time.perf_counter()
-                modes[name]()
-                if index > 0:
-                    times[name].append(time.perf_counter() - start)
-        if rank == 0:
-            ratios = {
-                name: statistics.median(t / f for t, f in zip(values, times[FLAT]))
-                for name, values in times.items()
-            }
-            result = {
-                "workload": workload["name"],
-                "ranks": world,
-                "leaves": len(leaves),
-                "bytes": nbytes,
-                "median_s": {name: statistics.median(values) for name, values in times.items()},
-                "ratio_to_flat": ratios,
-            }
-            with open(out, "a") as stream:
-                stream.write(json.dumps(result) + "\n")
+    for name in names:
+        for collective in collectives:
+            result = measure(collective, load_workload(name), rank, world, rounds)
+            if rank == 0:
+                with open(out, "a") as stream:
+                    stream.write(json.dumps(result) + "\n")
+    dist.barrier()
     dist.destroy_process_group()
 
 
@@ -132,16 +160,23 @@ def main():
     parser.add_argument("workloads", nargs="*", default=["mobilenet-v2", "resnet50", "whisper-tiny"])
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--collectives", default="all_reduce", help="separated by commas, or 'all'")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    files = [find_workload(name) for name in arguments.workloads]
+    names = [find_workload(name) for name in arguments.workloads]
+    collectives = list(peer_modes.COLLECTIVES)
+    if arguments.collectives != "all":
+        collectives = arguments.collectives.split(",")
+    for collective in collectives:
+        if collective not in peer_modes.COLLECTIVES:
+            raise SystemExit(f"no collective '{collective}': {', '.join(peer_modes.COLLECTIVES)}")
     if leafpack is None:
         print(f"leafpack is not among the modes: {WHY_NOT}")
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, "results")
         mp.start_processes(
             run,
-            (arguments.ranks, files, arguments.rounds, free_port(), out),
+            (arguments.ranks, collectives, names, arguments.rounds, free_port(), out),
             nprocs=arguments.ranks,
             start_method="spawn",
         )
@@ -152,11 +187,14 @@ def main():
             print(json.dumps(result))
             continue
         print(
-            f"{result['workload']}: {result['leaves']} leaves, {result['bytes'] / 1e6:.1f} MB, "
-            f"{result['ranks']} ranks"
+            f"{result['collective']} of {result['workload']}: {result['leaves']} leaves, "
+            f"{result['bytes'] / 1e6:.1f} MB, {result['ranks']} ranks"
         )
-        for name, ratio in result["ratio_to_flat"].items():
-            print(f"  {name:20s} {result['median_s'][name] * 1e3:10.2f} ms {ratio:8.3f} x flat")
+        for name, ratio in result["ratio_to_base"].items():
+            print(
+                f"  {name:22s} {result['median_s'][name] * 1e3:10.2f} ms {ratio:8.3f} x "
+                f"{result['base']}"
+            )
 
 
 if __name__ == "__main__":

@@ -21,7 +21,9 @@ namespace py = pybind11;
 
 void BindTensorDict(py::module_& module);
 void BindGroup(py::module_& module);
-void BindAllReduce(py::module_& module);
+void BindReductions(py::module_& module);
+void BindCollectives(py::module_& module);
+void BindTransfers(py::module_& module);
 void BindTree(py::module_& module);
 
 // A Group that Python holds. Dropping the last handle of a group may wait for calls in flight, so

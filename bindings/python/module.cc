@@ -4,13 +4,17 @@
 
 #include "bindings/python/bind.h"
 #include "bindings/python/bind_flight.h"
+#include "bindings/python/collective_call.h"
 
 PYBIND11_MODULE(_C, module) {
   module.doc() = "The C++ part of leafpack.";
   module.attr("torch_version") = TORCH_VERSION;
   leafpack::python::BindTensorDict(module);
   leafpack::python::BindGroup(module);
-  leafpack::python::BindAllReduce(module);
+  leafpack::python::BindWork(module);
+  leafpack::python::BindReductions(module);
+  leafpack::python::BindCollectives(module);
+  leafpack::python::BindTransfers(module);
   leafpack::python::BindTree(module);
   leafpack::python::BindFlight(module);
 }

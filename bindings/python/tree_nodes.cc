@@ -27,6 +27,12 @@ std::vector<int64_t> SizesOf(const py::handle& sizes) {
   return result;
 }
 
+py::tuple SizesToPython(const std::vector<int64_t>& sizes) {
+  py::tuple tuple(sizes.size());
+  for (size_t i = 0; i < sizes.size(); ++i) tuple[i] = py::int_(sizes[i]);
+  return tuple;
+}
+
 bool IsNodeKind(TypeKind kind) {
   switch (kind) {
     case TypeKind::kDict:
@@ -67,6 +73,7 @@ class Describer {
   }
 
   std::vector<TreeSpec::Node> Take() {
+    if (has_stacks_) MoveBatchSizesToNotes();
     std::sort(nodes_.begin(), nodes_.end(),
               [](const TreeSpec::Node& a, const TreeSpec::Node& b) { return a.path < b.path; });
     return std::move(nodes_);
@@ -127,6 +134,7 @@ class Describer {
           py::tuple answer = describe_(value);
           node.batch_size = SizesOf(answer[0]);
           node.note = answer[1].cast<std::string>();
+          has_stacks_ = has_stacks_ || answer[2].cast<bool>();
         }
     }
     nodes_.push_back(std::move(node));
@@ -147,10 +155,22 @@ class Describer {
     return true;
   }
 
+  // What stands in a stack has less dimensions than the stack, which no description allows. So all
+  // tensordicts of such a tree say their batch size in their notes.
+  void MoveBatchSizesToNotes() {
+    const py::object add = NodesModule().attr("with_batch_size");
+    for (TreeSpec::Node& node : nodes_) {
+      if (node.kind != NodeKind::kTensorDict || node.batch_size.empty()) continue;
+      node.note = add(py::bytes(node.note), SizesToPython(node.batch_size)).cast<std::string>();
+      node.batch_size.clear();
+    }
+  }
+
   void VisitLeafpack(const TensorDict& tree) {
     TreeSpec::Node node;
     node.path = path_;
     node.batch_size = tree.batch_size().vec();
+    node.names = tree.names();
     nodes_.push_back(std::move(node));
     for (const TensorDict::Child& child : tree.Children()) {
       if (!child.is_dict()) continue;
@@ -162,6 +182,7 @@ class Describer {
 
   NestedKey path_;
   int depth_ = 0;
+  bool has_stacks_ = false;
   py::object describe_;
   std::vector<TreeSpec::Node> nodes_;
 };
@@ -185,8 +206,8 @@ absl::Status Contradiction(const NestedKey& path, std::string_view what) {
 
 class Builder {
  public:
-  Builder(const std::vector<TreeSpec::Node>& nodes, const FlatTree& leaves)
-      : nodes_(nodes), leaves_(leaves) {}
+  Builder(const std::vector<TreeSpec::Node>& nodes, const FlatTree& leaves, bool lifted)
+      : nodes_(nodes), leaves_(leaves), lifted_(lifted) {}
 
   absl::StatusOr<py::object> Run() {
     if (nodes_.empty()) return OneLeaf();
@@ -313,11 +334,9 @@ class Builder {
       return Contradiction(node.path, "a tensordict cannot hold what it should hold");
     }
     if (!build_) build_ = NodesModule().attr("build");
-    py::tuple sizes(node.batch_size.size());
-    for (size_t i = 0; i < sizes.size(); ++i) sizes[i] = py::int_(node.batch_size[i]);
     try {
-      return py::object(build_(py::bytes(node.note), sizes, site.children, site.values,
-                               site.positions > 0));
+      return py::object(build_(py::bytes(node.note), SizesToPython(node.batch_size), site.children, site.values,
+                               site.positions > 0, lifted_));
     } catch (const py::error_already_set& error) {
       return Contradiction(node.path, std::string(StatusFromException(error).message()));
     }
@@ -330,6 +349,11 @@ class Builder {
     }
     TensorDict tree(at::IntArrayRef(site.node->batch_size));
     absl::Status status = FillTree(tree, site.children);
+    if (status.ok() && !site.node->names.empty()) {
+      std::vector<std::string> names = site.node->names;
+      if (names.size() < site.node->batch_size.size()) names.insert(names.begin(), "");
+      status = tree.SetNames(std::move(names));
+    }
     if (!status.ok()) return status;
     return py::cast(std::move(tree));
   }
@@ -359,6 +383,7 @@ class Builder {
 
   const std::vector<TreeSpec::Node>& nodes_;
   const FlatTree& leaves_;
+  const bool lifted_;
   std::vector<Site> sites_;
   std::vector<size_t> parents_;
   py::object build_;
@@ -374,8 +399,8 @@ absl::StatusOr<std::vector<TreeSpec::Node>> DescribeNodes(PyObject* tree) {
 }
 
 absl::StatusOr<py::object> BuildTree(const std::vector<TreeSpec::Node>& nodes,
-                                     const FlatTree& leaves) {
-  return Builder(nodes, leaves).Run();
+                                     const FlatTree& leaves, bool lifted) {
+  return Builder(nodes, leaves, lifted).Run();
 }
 
 }  // namespace leafpack::python

@@ -27,9 +27,10 @@ absl::StatusOr<std::vector<TreeSpec::Node>> DescribeNodes(PyObject* tree);
 // tuple, leafpack.TensorDict, or a tensordict, where that package is installed, else a
 // leafpack.TensorDict. Of `nodes` nothing is believed: what contradicts itself is InvalidArgument.
 // A class that a note names is looked up among the modules that this process has imported, never
-// imported; without it the tensordict below is the result.
+// imported; without it the tensordict below is the result. `lifted`: the sizes of batches have one
+// dimension more, in front, than the notes know of.
 absl::StatusOr<py::object> BuildTree(const std::vector<TreeSpec::Node>& nodes,
-                                     const FlatTree& leaves);
+                                     const FlatTree& leaves, bool lifted = false);
 
 }  // namespace leafpack::python
 

@@ -16,7 +16,27 @@ from __future__ import annotations
 from leafpack._version import __version__, torch_version
 from leafpack import _load  # torch first, and of the right version  # noqa: F401
 from leafpack._C import BucketWork, PremulSum, TensorDict, TreeWork, premul_sum
-from leafpack._collectives import all_reduce
+from leafpack import _methods
+from leafpack._collectives import (
+    all_gather,
+    all_gather_bytes,
+    all_reduce,
+    all_to_all,
+    barrier,
+    broadcast,
+    broadcast_bytes,
+    gather,
+    gather_and_stack,
+    gather_bytes,
+    irecv,
+    isend,
+    recv,
+    reduce,
+    reduce_scatter,
+    scatter,
+    scatter_bytes,
+    send,
+)
 from leafpack._errors import (
     DeadlineError,
     Error,
@@ -26,7 +46,10 @@ from leafpack._errors import (
     UnsupportedError,
 )
 from leafpack._groups import Group, NonMember
+from leafpack._install import install, uninstall
 from leafpack._recorder import flight_dump, flight_on_error, flight_on_signal, flight_record
+
+_methods.attach()
 
 __all__ = [
     "BucketWork",
@@ -42,11 +65,30 @@ __all__ = [
     "TreeWork",
     "UnsupportedError",
     "__version__",
+    "all_gather",
+    "all_gather_bytes",
     "all_reduce",
+    "all_to_all",
+    "barrier",
+    "broadcast",
+    "broadcast_bytes",
     "flight_dump",
     "flight_on_error",
     "flight_on_signal",
     "flight_record",
+    "gather",
+    "gather_and_stack",
+    "gather_bytes",
+    "install",
+    "irecv",
+    "isend",
     "premul_sum",
+    "recv",
+    "reduce",
+    "reduce_scatter",
+    "scatter",
+    "scatter_bytes",
+    "send",
     "torch_version",
+    "uninstall",
 ]

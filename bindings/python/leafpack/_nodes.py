@@ -18,8 +18,8 @@ from leafpack import _C, _kinds
 _MAX_STACK_DIM = 64
 
 
-def describe(node) -> tuple[tuple[int, ...], str]:
-    """Returns batch size and note of a tensordict, a stack, or what wraps one."""
+def describe(node) -> tuple[tuple[int, ...], str, bool]:
+    """Returns batch size and note of a tensordict, a stack, or what wraps one, and whether it is a stack."""
     note = {}
     classes = []
     kind, attribute, _ = _kinds.classify(type(node))
@@ -28,7 +28,7 @@ def describe(node) -> tuple[tuple[int, ...], str]:
         node = object.__getattribute__(node, attribute)
         kind, attribute, _ = _kinds.classify(type(node))
     if kind == _kinds.LEAFPACK:
-        return tuple(node.batch_size), ""
+        return tuple(node.batch_size), "", False
     if classes:
         note["class"] = classes
     if kind == _kinds.LAZY_STACK:
@@ -41,7 +41,16 @@ def describe(node) -> tuple[tuple[int, ...], str]:
         names = getattr(node, "_td_dim_names", None)
         if names is not None and any(name is not None for name in names):
             note["names"] = list(names)
-    return tuple(node.batch_size), json.dumps(note, separators=(",", ":")) if note else ""
+    return tuple(node.batch_size), _dump(note), "stack" in note or "values" in note
+
+
+def with_batch_size(note: bytes, batch_size: tuple[int, ...]) -> str:
+    """Returns a note that says the batch size too."""
+    return _dump({**_parse(note), "batch": batch_size})
+
+
+def _dump(note: dict) -> str:
+    return json.dumps(note, separators=(",", ":")) if note else ""
 
 
 @functools.lru_cache(maxsize=256)
@@ -52,12 +61,32 @@ def _parse(note: bytes) -> dict:
     return parsed
 
 
-def build(note: bytes, batch_size: tuple[int, ...], children: dict, values: list, stacked: bool):
+def build(
+    note: bytes,
+    batch_size: tuple[int, ...],
+    children: dict,
+    values: list,
+    stacked: bool,
+    lifted: bool = False,
+):
     """Returns the tensordict, stack or tensorclass with these children.
 
-    `values` are the keys of those that are no tensors; `stacked` says that the keys are 0, 1, 2, ...
+    `values` are the keys of those that are no tensors; `stacked` says that the keys are 0, 1, 2, ...;
+    `lifted` that the batch has a dimension in front of those that the note was written for.
     """
     note = _parse(note)
+    sizes = note.get("batch")
+    if sizes is not None:
+        if not isinstance(sizes, list) or not all(type(n) is int and n >= 0 for n in sizes):
+            raise ValueError(f"a tensordict has the batch size {sizes!r}")
+        batch_size = (*batch_size[:1], *sizes) if lifted else tuple(sizes)
+    if lifted and note:
+        note = dict(note)
+        if isinstance(note.get("names"), list):
+            note["names"] = [None, *note["names"]]
+        for stack in ("stack", "values"):
+            if isinstance(note.get(stack), int):
+                note[stack] += 1
     try:
         import tensordict
     except ImportError:
@@ -75,13 +104,13 @@ def build(note: bytes, batch_size: tuple[int, ...], children: dict, values: list
     else:
         for key in values:
             children[key] = tensordict.NonTensorData(children[key], batch_size=batch_size)
-        result = _tensordict(tensordict, note, batch_size, children)
+        result = _tensordict(tensordict, note, batch_size, children, checked=sizes is None)
     for name in reversed(note.get("class", ())):
         result = _wrap(tensordict, name, result)
     return result
 
 
-def _tensordict(tensordict, note, batch_size, children):
+def _tensordict(tensordict, note, batch_size, children, checked):
     device = note.get("device")
     device = torch.device("cpu") if device == "cpu" else None
     names = note.get("names")
@@ -91,9 +120,9 @@ def _tensordict(tensordict, note, batch_size, children):
         and all(name is None or isinstance(name, str) for name in names)
     ):
         raise ValueError("a tensordict has other names than dimensions")
-    # The children were checked against the batch size already; the public constructor would check
-    # them again, at ten times the cost.
-    unsafe = getattr(tensordict.TensorDict, "_new_unsafe", None)
+    # Children were checked against a batch size of the description already; the public constructor would
+    # check them again, at ten times the cost.
+    unsafe = getattr(tensordict.TensorDict, "_new_unsafe", None) if checked else None
     if unsafe is None:
         return tensordict.TensorDict(children, batch_size=batch_size, device=device, names=names)
     return unsafe(

@@ -249,6 +249,9 @@ def test_classes_that_this_process_does_not_know():
         (b'{"names": ["a", "b"]}', {}, [], False),
         (b'{"names": [3]}', {}, [], False),
         (b'{"class": [3]}', {}, [], False),
+        (b'{"batch": "2"}', {}, [], False),
+        (b'{"batch": [-1]}', {}, [], False),
+        (b'{"batch": [3]}', {"x": torch.ones(2)}, [], False),
     ),
     ids=str,
 )
