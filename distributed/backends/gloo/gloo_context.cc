@@ -1,8 +1,14 @@
 #include "distributed/backends/gloo/gloo_context.h"
 
+#include <cstdint>
 #include <utility>
 
+#include <c10/core/ScalarType.h>
+
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 
 #include "distributed/backends/gloo/view_sequence.h"
 #include "distributed/core/reduce/reduce.h"
@@ -14,13 +20,6 @@ absl::Status CheckDims(const LeafView& view) {
   if (view.sizes.size() == view.strides.size()) return absl::OkStatus();
   return absl::InternalError(absl::StrCat("a view has ", view.sizes.size(), " sizes and ",
                                           view.strides.size(), " strides"));
-}
-
-// A view whose elements are not one block is an error of the caller: an exchange does not pack.
-absl::Status CheckContiguous(const LeafView& view) {
-  if (absl::Status status = CheckDims(view); !status.ok()) return status;
-  if (ElementCount(view) == 0 || IsContiguous(view)) return absl::OkStatus();
-  return absl::InternalError("the gloo backend was given a view that is not contiguous");
 }
 
 absl::Status CheckCpu(const LeafView& view) {
@@ -44,6 +43,54 @@ class PipelineWork : public DataWork {
 
  private:
   const std::shared_ptr<Operation> operation_;
+};
+
+// Memory in which the elements of a strided view lie in a row, for an exchange.
+LeafView MakeRow(const LeafView& view) {
+  const int64_t numel = ElementCount(view);
+  auto memory = std::make_shared<std::vector<char>>(static_cast<size_t>(numel) *
+                                                    c10::elementSize(view.dtype));
+  LeafView row;
+  row.data = memory->data();
+  row.dtype = view.dtype;
+  row.sizes = {numel};
+  row.strides = {1};
+  row.keep_alive = std::move(memory);
+  return row;
+}
+
+// An exchange of which some views were received into rows. Whoever learns of its end has them copied.
+class RowsWork : public DataWork {
+ public:
+  struct Received {
+    LeafView view;
+    LeafView row;
+  };
+  RowsWork(std::unique_ptr<DataWork> work, std::vector<Received> received)
+      : work_(std::move(work)), received_(std::move(received)) {}
+
+  bool IsDone() override {
+    if (!work_->IsDone()) return false;
+    WaitFor(absl::ZeroDuration()).IgnoreError();  // copies; whoever waits is told of an error
+    return true;
+  }
+  absl::StatusOr<bool> WaitFor(absl::Duration slice) override {
+    absl::StatusOr<bool> done = work_->WaitFor(slice);
+    if (!done.ok() || !*done) return done;
+    absl::MutexLock lock(&mutex_);
+    for (const Received& received : received_) {
+      const ViewSequence views(absl::MakeConstSpan(&received.view, 1));
+      views.Scatter(views.segments()[0], 0, views.segments()[0].numel,
+                    static_cast<const char*>(received.row.data));
+    }
+    received_.clear();
+    return done;
+  }
+
+ private:
+  const std::unique_ptr<DataWork> work_;
+  absl::Mutex mutex_;
+  std::vector<Received> received_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace
@@ -107,7 +154,7 @@ absl::Status GlooContext::CheckTransfers(const std::vector<Transfer>& transfers)
     }
     last = transfer.peer;
     for (const LeafView& view : transfer.views) {
-      if (absl::Status status = CheckContiguous(view); !status.ok()) return status;
+      if (absl::Status status = CheckDims(view); !status.ok()) return status;
       if (absl::Status status = CheckCpu(view); !status.ok()) return status;
     }
   }
@@ -121,7 +168,27 @@ absl::StatusOr<std::unique_ptr<DataWork>> GlooContext::Exchange(std::vector<Tran
   }
   if (aborted_.load()) return absl::CancelledError("the data context was aborted");
   if (size_ == 1) return std::make_unique<DoneWork>();
-  return exchanger_->Start(std::move(sends), std::move(receives));
+  std::vector<RowsWork::Received> received;
+  for (std::vector<Transfer>* transfers : {&sends, &receives}) {
+    for (Transfer& transfer : *transfers) {
+      for (LeafView& view : transfer.views) {
+        if (ElementCount(view) == 0 || IsContiguous(view)) continue;
+        LeafView row = MakeRow(view);
+        if (transfers == &receives) {
+          received.push_back({view, row});
+        } else {
+          const ViewSequence views(absl::MakeConstSpan(&view, 1));
+          views.Gather(views.segments()[0], 0, views.segments()[0].numel,
+                       static_cast<char*>(row.data));
+        }
+        view = std::move(row);
+      }
+    }
+  }
+  absl::StatusOr<std::unique_ptr<DataWork>> work =
+      exchanger_->Start(std::move(sends), std::move(receives));
+  if (!work.ok() || received.empty()) return work;
+  return std::make_unique<RowsWork>(*std::move(work), std::move(received));
 }
 
 void GlooContext::Abort() {

@@ -246,6 +246,33 @@ TEST(GlooExchangeTest, AHundredAbortedContextsLeaveNothingBehind) {
   EXPECT_LE(testing::CountDescriptors(), files);
 }
 
+TEST(GlooExchangeTest, StridedViewsKeepToThemselves) {
+  auto store = c10::make_intrusive<c10d::HashStore>();
+  RunRanksAsThreads(
+      2,
+      [&](int rank) {
+        auto context = OpenOrDie(store, rank, 2);
+        const int peer = 1 - rank;
+        std::vector<uint8_t> out(3000), in(2000, 0xff);
+        for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<uint8_t>(i % 100 + rank);
+        LeafView sent = ViewOf(out);
+        sent.sizes = {1000};
+        sent.strides = {3};
+        LeafView received = ViewOf(in);
+        received.sizes = {1000};
+        received.strides = {2};
+        auto work = context->Exchange({{peer, {sent}}}, {{peer, {received}}});
+        ASSERT_TRUE(work.ok()) << work.status();
+        const absl::Status status = Finish(**work);
+        ASSERT_TRUE(status.ok()) << status;
+        for (size_t i = 0; i < 1000; ++i) {
+          ASSERT_EQ(in[2 * i], static_cast<uint8_t>(3 * i % 100 + static_cast<size_t>(peer))) << i;
+          ASSERT_EQ(in[2 * i + 1], 0xff) << i;
+        }
+      },
+      kThreads);
+}
+
 TEST(GlooExchangeTest, RefusesWhatItCannotDo) {
   GlooBackend backend;
   EXPECT_TRUE(backend.SupportsExchange(at::ScalarType::QInt8, c10::DeviceType::CPU).ok());
@@ -262,12 +289,11 @@ TEST(GlooExchangeTest, RefusesWhatItCannotDo) {
       [&](int rank) {
         auto three = OpenOrDie(store, rank, 3);
         std::vector<uint8_t> own(16);
-        LeafView strided = ViewOf(own);
-        strided.sizes = {8};
-        strided.strides = {2};
+        LeafView broken = ViewOf(own);
+        broken.strides = {2, 1};
         const int a = rank == 0 ? 1 : 0, b = rank == 2 ? 1 : 2;
         for (const auto& sends : std::vector<std::vector<Transfer>>{
-                 {{a, {strided}}}, {{b, {}}, {a, {}}}, {{a, {}}, {a, {}}}, {{3, {}}}, {{-1, {}}}}) {
+                 {{a, {broken}}}, {{b, {}}, {a, {}}}, {{a, {}}, {a, {}}}, {{3, {}}}, {{-1, {}}}}) {
           EXPECT_EQ(three->Exchange(sends, {}).status().code(), absl::StatusCode::kInternal);
         }
         auto work = three->Exchange({}, {});
