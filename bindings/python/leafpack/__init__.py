@@ -46,7 +46,7 @@ from leafpack._errors import (
     UnsupportedError,
 )
 from leafpack._groups import Group, NonMember
-from leafpack._install import install, uninstall
+from leafpack._install import Installed, install, uninstall
 from leafpack._recorder import flight_dump, flight_on_error, flight_on_signal, flight_record
 
 _methods.attach()
@@ -56,6 +56,7 @@ __all__ = [
     "DeadlineError",
     "Error",
     "Group",
+    "Installed",
     "LayoutMismatchError",
     "NonMember",
     "PeerLostError",
