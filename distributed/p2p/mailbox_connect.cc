@@ -21,6 +21,10 @@ constexpr int64_t kHelloTime = 5000 * kMillisecond;  // also for a TCP connect
 constexpr int64_t kFirstRetry = 20 * kMillisecond;
 constexpr int64_t kLongestRetry = 200 * kMillisecond;
 constexpr size_t kMaxUnproven = 64;
+// Of a Unix socket, which has what was written and not yet read: with the system's default of some
+// 200 KiB the two sides of a large leaf wake each other once per that many bytes. The system may
+// grant less.
+constexpr int kUnixSendBuffer = 4 << 20;
 
 enum class Got { kMore, kDone, kBad };
 
@@ -193,6 +197,10 @@ void Mailbox::TryNext(Peer& peer) {
       continue;
     }
     peer.attempt = std::move(connecting->fd);
+    if (index == 0) {
+      setsockopt(peer.attempt.get(), SOL_SOCKET, SO_SNDBUF, &kUnixSendBuffer,
+                 sizeof kUnixSendBuffer);
+    }
     peer.greeting.clear();
     peer.reach = Reach::kConnecting;
     peer.attempt_until = SteadyNow() + kHelloTime;
