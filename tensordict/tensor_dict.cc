@@ -334,7 +334,10 @@ absl::Status TensorDict::Adopt(const Node& parent, const TensorDict& dict, const
     }
   });
   if (!status.ok()) return status;
-  for (auto& [node, names] : renamed) node->names = std::move(names);
+  for (auto& [node, names] : renamed) {
+    node->names = std::move(names);
+    node->version = Node::NextVersion();
+  }
   if (parent.device.has_value()) {
     dict.node_->ForEachNode([&](Node& node) { node.device = parent.device; });
   }
@@ -527,6 +530,7 @@ absl::Status TensorDict::SetBatchSize(at::IntArrayRef batch_size) {
   for (Node* node : changed) {
     node->batch_size.assign(batch_size.begin(), batch_size.end());
     if (!node->names.empty()) node->names.resize(batch_size.size());
+    node->version = Node::NextVersion();
   }
   return absl::OkStatus();
 }
@@ -553,7 +557,10 @@ absl::Status TensorDict::SetNames(std::vector<std::string> names) {
     renamed.emplace_back(&node, *std::move(merged));
   });
   if (!status.ok()) return status;
-  for (auto& [node, merged] : renamed) node->names = std::move(merged);
+  for (auto& [node, merged] : renamed) {
+    node->names = std::move(merged);
+    node->version = Node::NextVersion();
+  }
   return absl::OkStatus();
 }
 

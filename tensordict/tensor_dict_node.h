@@ -63,8 +63,9 @@ struct TensorDict::Node {
   ChildMap children;
   // Number of children that are nodes.
   size_t num_dicts = 0;
-  // Changes when a child comes, goes, or stops being the same node or kind of leaf; not when a tensor
-  // is replaced by a tensor, or a NonTensor by a NonTensor.
+  // Changes when a child comes, goes, or stops being the same node or kind of leaf, and with the batch
+  // size and its names: equal paths of one tree mean that it is described alike. Not when a tensor is
+  // replaced by a tensor, or a NonTensor by a NonTensor.
   uint64_t version = NextVersion();
   absl::Mutex cache_mutex;
   std::shared_ptr<const FlattenCache> cache ABSL_GUARDED_BY(cache_mutex);

@@ -66,8 +66,8 @@ class ReducePhase : public DataPhase {
     return paths;
   }
   bool TreeUnchanged() const override {
-    return restore_ ||
-           (pipeline_.done().empty() && !pipeline_.wrote_partly() && !sparse_.touched());
+    // With restore only Commit writes, and it may fail half-way.
+    return pipeline_.done().empty() && !pipeline_.wrote_partly() && !sparse_.touched();
   }
 
  private:

@@ -90,7 +90,7 @@ absl::StatusOr<ExchangePart> GatherPart(TreeArg tree, const Root& root, const Gr
 absl::Status JoinInto(ExchangePart& part, Joining joining, const std::optional<TreeArg>& out,
                       const Group& group) {
   absl::StatusOr<JoinedTree> joined =
-      MakeJoinedTree(part.given[0], joining, out, group.size());
+      MakeJoinedTree(part.given[0], joining, out, group.rank().value(), group.size());
   if (!joined.ok()) return joined.status();
   part.into = std::move(joined->parts);
   part.joined = std::move(joined->tree);

@@ -71,7 +71,7 @@ absl::StatusOr<TreeSpec> JoinSpec(TreeSpec spec, Joining joining, int ranks) {
   return spec;
 }
 
-absl::Status CheckOut(const TreeSpec& joined, const FlatTree& out) {
+absl::Status CheckOut(const TreeSpec& joined, const FlatTree& tree, const FlatTree& out) {
   // Paths first: what is missing, or too much.
   const std::vector<NestedKey>& want = joined.paths->paths();
   const std::vector<NestedKey>& have = out.paths->paths();
@@ -88,6 +88,14 @@ absl::Status CheckOut(const TreeSpec& joined, const FlatTree& out) {
     if (leaf.kind != LeafKind::kDense || !given.defined()) {
       return Bad(want[i], "is undefined in one of the trees, but not in the other");
     }
+    if (given.layout() != at::kStrided) {
+      return Bad(want[i], "is sparse in the tree to be written; it must be dense");
+    }
+    if (given.device() != tree.leaves[i].device()) {
+      return Bad(want[i], absl::StrCat("is on ", given.device().str(),
+                                       " in the tree to be written; it must be on ",
+                                       tree.leaves[i].device().str()));
+    }
     if (given.scalar_type() == leaf.dtype && given.sizes() == at::IntArrayRef(leaf.sizes)) continue;
     return Bad(want[i], absl::StrCat("is ", Describe(given.scalar_type(), given.sizes()),
                                      " in the tree to be written; it must be ",
@@ -96,10 +104,40 @@ absl::Status CheckOut(const TreeSpec& joined, const FlatTree& out) {
   return absl::OkStatus();
 }
 
+// That what comes from other ranks does not overwrite `tree` while it is sent. A leaf may lie in its own
+// place of `out`, `place`.
+absl::Status CheckApart(const FlatTree& tree, const FlatTree& place, const FlatTree& out) {
+  std::vector<NestedKey> paths;
+  FlatTree both;
+  const auto add = [&](std::string_view side, size_t i, const at::Tensor& leaf) {
+    paths.push_back(NestedKey{KeyComponent(side)}.Join((*tree.paths)[i]));
+    both.leaves.push_back(leaf);
+  };
+  for (size_t i = 0; i < out.size(); ++i) add("out", i, out.leaves[i]);
+  for (size_t i = 0; i < tree.size(); ++i) {
+    const at::Tensor& leaf = tree.leaves[i];
+    if (!leaf.defined() || leaf.numel() == 0) continue;
+    const at::Tensor& own = place.leaves[i];
+    if (leaf.const_data_ptr() == own.const_data_ptr() && leaf.strides() == own.strides()) continue;
+    add("tree", i, leaf);
+  }
+  both.paths = std::make_shared<const PathList>(std::move(paths));
+  const absl::StatusOr<Layout> layout = Layout::Of(both);
+  if (!layout.ok()) return layout.status();
+  for (size_t i = out.size(); i < both.size(); ++i) {
+    const int64_t first = layout->leaf(i).alias_of;
+    if (first < 0 || first >= static_cast<int64_t>(out.size())) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("leaves ", (*both.paths)[static_cast<size_t>(first)].ToString(), " and ",
+                     (*both.paths)[i].ToString(), " share their memory"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<JoinedTree> MakeJoinedTree(const TreeArg& tree, Joining joining,
-                                          const std::optional<TreeArg>& out, int ranks) {
+                                          const std::optional<TreeArg>& out, int rank, int ranks) {
   absl::StatusOr<Layout> layout = Layout::Of(tree.flat());
   if (!layout.ok()) return layout.status();
   absl::StatusOr<TreeSpec> spec = tree.spec() != nullptr ? *tree.spec()
@@ -111,7 +149,7 @@ absl::StatusOr<JoinedTree> MakeJoinedTree(const TreeArg& tree, Joining joining,
   if (!joined.ok()) return joined.status();
   JoinedTree result;
   if (out.has_value()) {
-    if (absl::Status status = CheckOut(*joined, out->flat()); !status.ok()) return status;
+    if (absl::Status status = CheckOut(*joined, tree.flat(), out->flat()); !status.ok()) return status;
     absl::StatusOr<Layout> of_out = Layout::Of(out->flat());
     if (!of_out.ok()) return of_out.status();
     for (size_t i = 0; i < layout->size(); ++i) {
@@ -128,7 +166,7 @@ absl::StatusOr<JoinedTree> MakeJoinedTree(const TreeArg& tree, Joining joining,
   result.tree.spec = std::make_shared<const TreeSpec>(*std::move(joined));
   try {
     const at::AutoDispatchBelowADInplaceOrView guard;
-    for (int rank = 0; rank < ranks; ++rank) {
+    for (int r = 0; r < ranks; ++r) {
       FlatTree part(tree.flat().paths, {});
       part.leaves.reserve(tree.flat().size());
       for (size_t i = 0; i < tree.flat().size(); ++i) {
@@ -136,16 +174,21 @@ absl::StatusOr<JoinedTree> MakeJoinedTree(const TreeArg& tree, Joining joining,
         if (!leaf.defined()) {
           part.leaves.emplace_back();
         } else if (joining == Joining::kStack) {
-          part.leaves.push_back(leaf.select(0, rank));
+          part.leaves.push_back(leaf.select(0, r));
         } else {
           const int64_t rows = tree.flat().leaves[i].size(0);
-          part.leaves.push_back(leaf.narrow(0, rank * rows, rows));
+          part.leaves.push_back(leaf.narrow(0, r * rows, rows));
         }
       }
       result.parts.push_back(std::move(part));
     }
   } catch (const c10::Error& e) {
     return absl::InternalError(e.what_without_backtrace());
+  }
+  if (out.has_value()) {
+    absl::Status status =
+        CheckApart(tree.flat(), result.parts[static_cast<size_t>(rank)], out->flat());
+    if (!status.ok()) return status;
   }
   return result;
 }

@@ -305,7 +305,6 @@ class TreeExchange::Phase : public DataPhase {
  public:
   Phase(TreeExchange& exchange, DataContext& context, ExchangePipeline::Options options)
       : exchange_(exchange),
-        stage_(options.stage),
         packer_(PlanCache::Of(exchange.engine())->pool()),
         pipeline_(packer_, exchange.call(), context, std::move(options), exchange.stats_) {}
 
@@ -314,7 +313,8 @@ class TreeExchange::Phase : public DataPhase {
   void Close(bool ran, bool ok) override;
   std::vector<std::string> PathsDone() const override;
   bool TreeUnchanged() const override {
-    return stage_ || exchange_.WrittenTree() == nullptr || !pipeline_.wrote();
+    // With `stage` only Commit writes, and it may fail half-way.
+    return exchange_.WrittenTree() == nullptr || !pipeline_.wrote();
   }
 
  private:
@@ -345,9 +345,9 @@ class TreeExchange::Phase : public DataPhase {
   std::vector<ExchangePipeline::Bytes> ForOthers(std::vector<std::string>& buffers) const;
 
   TreeExchange& exchange_;
-  const bool stage_;
   Packer packer_;
   ExchangePipeline pipeline_;
+  bool copied_own_ = false;
   std::vector<TreeTransfer> sends_;
   std::vector<TreeTransfer> receives_;
   size_t steps_ = 0;
@@ -547,6 +547,7 @@ absl::Status TreeExchange::Phase::Commit() {
   if (absl::Status status = exchange_.CopyOwn(); !status.ok()) {
     return AnnotateStatus(status, exchange_.where());
   }
+  copied_own_ = true;
   exchange_.GiveResult();
   return absl::OkStatus();
 }
@@ -560,7 +561,8 @@ void TreeExchange::Phase::Close(bool ran, bool ok) {
 std::vector<std::string> TreeExchange::Phase::PathsDone() const {
   std::vector<std::string> paths;
   const FlatTree* written = exchange_.WrittenTree();
-  if (written == nullptr) return paths;
+  // The own part of a joined tree is written last, in Commit.
+  if (written == nullptr || (exchange_.part_->writes_joined && !copied_own_)) return paths;
   // A leaf is done once all that is written to it has come.
   std::vector<size_t> parts(written->size(), 0);
   for (const auto& [tree, leaf] : pipeline_.leaves_done()) ++parts[leaf];
