@@ -108,8 +108,8 @@ void Mailbox::PostLocked(const TransferPtr& transfer) {
   if (spec.is_send) {
     Peer& peer = *peers_[static_cast<size_t>(*spec.peer)];
     if (peer.lost) return lost(peer.rank);
-    if (peer.reach == Reach::kOpen) return OfferOut(peer, transfer);
     peer.waiting.push_back(transfer);
+    if (peer.reach == Reach::kOpen) return OfferMore(peer);
     return Seek(peer);
   }
   // The first offer that fits.
@@ -163,6 +163,15 @@ bool Mailbox::AllLost() const {
     if (peer->rank != rank() && !peer->lost) return false;
   }
   return true;
+}
+
+void Mailbox::OfferMore(Peer& peer) {
+  while (peer.reach == Reach::kOpen && !peer.waiting.empty() &&
+         peer.sends.size() < kMaxWaitingOffers) {
+    const TransferPtr transfer = std::move(peer.waiting.front());
+    peer.waiting.pop_front();
+    OfferOut(peer, transfer);
+  }
 }
 
 void Mailbox::OfferOut(Peer& peer, const TransferPtr& transfer) {
@@ -288,6 +297,7 @@ void Mailbox::EndAndTell(const TransferPtr& transfer, absl::Status result, GiveU
       if (peer.out != nullptr) {
         Queue(peer, *peer.out, EncodeRecord(RecordType::kWithdraw, keep->id, body));
       }
+      OfferMore(peer);
     }
   } else if (keep->source < 0) {
     posted_.remove(keep);
@@ -320,6 +330,9 @@ std::string Mailbox::WhyLate(const Transfer& transfer) const {
     switch (transfer.state) {
       case Transfer::State::kPosted:
         if (!store_problem_.empty()) return store_problem_;
+        if (peer.reach == Reach::kOpen) {
+          return absl::StrCat(who, " has received none of ", peer.sends.size(), " earlier sends");
+        }
         if (!peer.has_address) return absl::StrCat(who, " has not opened its mailbox");
         if (peer.reach == Reach::kGreeting) {
           return absl::StrCat(who, " took the connection and does not answer: it neither sends nor "

@@ -219,7 +219,7 @@ class Mailbox : public Companion {
     Nanos attempt_until = 0;
     std::string problem;
 
-    std::deque<TransferPtr> waiting;        // sends without a connection
+    std::deque<TransferPtr> waiting;        // sends that are not offered yet
     std::map<uint64_t, TransferPtr> sends;  // offered
     std::deque<TransferPtr> sending;        // accepted, with bytes to go
     uint64_t next_id = 1;
@@ -254,6 +254,8 @@ class Mailbox : public Companion {
   absl::Status Error(const Transfer& transfer, absl::Status status, ErrorKind kind,
                      std::optional<int> about = std::nullopt) const;
   void PostLocked(const TransferPtr& transfer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Offers sends that wait for the connection, or for earlier ones to be received.
+  void OfferMore(Peer& peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OfferOut(Peer& peer, const TransferPtr& transfer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Match(Peer& peer, uint64_t id, Inbound& inbound, const TransferPtr& receive)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -163,6 +163,7 @@ void Mailbox::Seek(Peer& peer) {
 }
 
 void Mailbox::OnAddresses() {
+  if (book_ == nullptr) return;  // Close has taken it
   AddressBook::News news = book_->Take();
   store_problem_ =
       news.error.ok() ? "" : absl::StrCat("the group's store fails: ", news.error.message());
@@ -266,9 +267,7 @@ void Mailbox::Opened(Peer& peer) {
   book_->Forget(peer.rank);
   Watch(peer.out->fd.get(), What(Watched::kOut, static_cast<uint64_t>(peer.rank)), EPOLLIN,
         /*add=*/false);
-  std::deque<TransferPtr> waiting;
-  waiting.swap(peer.waiting);
-  for (const TransferPtr& transfer : waiting) OfferOut(peer, transfer);
+  OfferMore(peer);
 }
 
 void Mailbox::FireConnectTimers(Nanos now) {

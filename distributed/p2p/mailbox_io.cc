@@ -518,6 +518,7 @@ bool Mailbox::OnReceiverRecord(Peer& peer, const Header& header, std::string_vie
     peer.sends.erase(id);
     CutChunk(peer, transfer);
     End(transfer, std::move(status));
+    OfferMore(peer);
   };
   switch (static_cast<RecordType>(header.type)) {
     case RecordType::kNeed:

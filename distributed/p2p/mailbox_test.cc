@@ -166,6 +166,43 @@ TEST(MailboxTest, ManyPiecesAndBothDirectionsAtOnce) {
   });
 }
 
+// More than a receiver lets wait: the rest is offered as it receives.
+TEST(MailboxTest, MoreSendsThanMayWait) {
+  Mailboxes boxes(2);
+  constexpr int kSends = static_cast<int>(kMaxWaitingOffers) + 3000;
+  std::vector<std::string> out, in;
+  for (int i = 0; i < kSends; ++i) {
+    out.push_back(absl::StrCat(1000000 + i));
+    in.push_back(std::string(7, ' '));
+  }
+  std::vector<TransferSpec> sends, receives;
+  for (int i = 0; i < kSends; ++i) {
+    sends.push_back(SendSpec(out[static_cast<size_t>(i)], 1, 3, absl::Seconds(120)));
+    sends.back().async = true;
+    receives.push_back(RecvSpec(in[static_cast<size_t>(i)], 0, 3, absl::Seconds(120)));
+    receives.back().async = true;
+  }
+  // One that is received first: it shows that the connection stands while all others wait.
+  std::string first = "first", got = "     ";
+  const TransferPtr before = Post(boxes[1], RecvSpec(got, 0, 4));
+  absl::StatusOr<std::vector<TransferPtr>> sent = boxes[0].Post(std::move(sends));
+  ASSERT_THAT(sent, IsOk());
+  std::string late = "late ", got_late = "     ";
+  const TransferPtr behind = Post(boxes[0], SendSpec(late, 1, 5));
+  EXPECT_THAT(Finish(boxes[1], RecvSpec(got_late, 0, 5, absl::Milliseconds(300))),
+              StatusIs(Code::kDeadlineExceeded));
+  absl::StatusOr<std::vector<TransferPtr>> received = boxes[1].Post(std::move(receives));
+  ASSERT_THAT(received, IsOk());
+  for (const TransferPtr& transfer : *received) ASSERT_THAT(Wait(boxes[1], transfer), IsOk());
+  for (const TransferPtr& transfer : *sent) ASSERT_THAT(Wait(boxes[0], transfer), IsOk());
+  EXPECT_TRUE(in == out);
+  EXPECT_THAT(Finish(boxes[1], RecvSpec(got_late, 0, 5)), IsOk());
+  EXPECT_THAT(Wait(boxes[0], behind), IsOk());
+  const TransferPtr last = Post(boxes[0], SendSpec(first, 1, 4));
+  EXPECT_THAT(Wait(boxes[1], before), IsOk());
+  EXPECT_THAT(Wait(boxes[0], last), IsOk());
+}
+
 TEST(MailboxTest, TagsInAnyOrderAndTheOrderWithinATag) {
   Mailboxes boxes(2);
   RunRanksAsThreads(2, [&](int rank) {

@@ -298,7 +298,7 @@ absl::StatusOr<Prepared> PrepareRecv(FlatTree tree, std::optional<PeerRank> from
     const std::string& sender = names[static_cast<size_t>(source)];
     const std::string& receiver = names[own];
     if (absl::Status s = CheckKind(offer, wanted, sender, receiver); !s.ok()) return s;
-    absl::StatusOr<TreeSpec> sent = DecodeTreeSpec(description);
+    absl::StatusOr<TreeSpec> sent = DecodeTreeSpec(description, {.max_leaf_bytes = offer.bytes});
     if (!sent.ok()) return sent.status();
     absl::StatusOr<TreeSpec> described = DescribeTree(flight->tree, flight->layout);
     if (!described.ok()) return described.status();
@@ -325,6 +325,7 @@ absl::StatusOr<Prepared> PrepareRecv(FlatTree tree, std::optional<PeerRank> from
   spec.finish = [flight, fresh, sparse]() -> absl::Status {
     if (absl::Status s = flight->memory.Unstage(); !s.ok()) return s;
     if (sparse) {
+      if (absl::Status s = p2p::CheckSparse(*fresh); !s.ok()) return s;
       if (absl::Status s = p2p::CopySparse(*fresh, flight->tree); !s.ok()) return s;
     }
     BumpVersions(flight->tree);
@@ -371,7 +372,10 @@ absl::StatusOr<Prepared> PrepareRecvNew(std::optional<PeerRank> from, const Grou
         ReceivedTree{*std::move(fresh), std::make_shared<const TreeSpec>(*std::move(sent))};
     return memory->segments();
   };
-  spec.finish = [memory] { return memory->Unstage(); };
+  spec.finish = [memory, incoming = prepared->incoming]() -> absl::Status {
+    if (absl::Status s = memory->Unstage(); !s.ok()) return s;
+    return p2p::CheckSparse(incoming->tree->flat);
+  };
   spec.keep_alive = memory;
   return prepared;
 }

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/sparse_coo_tensor.h>
 #include <ATen/ops/zeros.h>
@@ -88,6 +89,32 @@ TEST(TransferTest, IntoATreeAndIntoNothing) {
       absl::StatusOr<TensorDict> remote = FromRemoteInit(GlobalRank(0), group);
       ASSERT_THAT(remote, IsOk());
       ExpectSame(*remote, MakeTree(7, elements));
+    }
+  });
+}
+
+TEST(TransferTest, SparseIndicesOutOfRangeAreRefused) {
+  WithRanks(2, [](const Group& group) {
+    for (const int64_t index : {int64_t{5}, int64_t{-1}}) {
+      TensorDict tree;
+      if (group.rank().value() == 0) {
+        const at::Tensor wild = at::_sparse_coo_tensor_unsafe(
+            at::full({1, 1}, index, at::kLong), at::zeros({1, 2}), {5, 2});
+        ASSERT_THAT(tree.Set("s", wild), IsOk());
+        for (int i = 0; i < 2; ++i) {
+          EXPECT_EQ(Send(tree, GroupRank(1), group).code(), Code::kFailedPrecondition);
+        }
+        continue;
+      }
+      const absl::Status fresh = RecvNew(GroupRank(0), group).status();
+      EXPECT_EQ(fresh.code(), Code::kInvalidArgument) << fresh;
+      EXPECT_EQ(GetErrorDetails(fresh).path, "s");
+      const at::Tensor own = at::sparse_coo_tensor(at::zeros({1, 1}, at::kLong), at::full({1, 2}, 7.0),
+                                                   {5, 2});
+      ASSERT_THAT(tree.Set("s", own), IsOk());
+      const absl::Status into = Recv(tree, GroupRank(0), group).status();
+      EXPECT_EQ(into.code(), Code::kInvalidArgument) << into;
+      EXPECT_EQ(own.to_dense().sum().item<double>(), 14.0);
     }
   });
 }

@@ -115,6 +115,26 @@ absl::Status TreeMemory::Unstage() const {
   return absl::OkStatus();
 }
 
+absl::Status CheckSparse(const FlatTree& tree) {
+  for (size_t i = 0; i < tree.leaves.size(); ++i) {
+    const at::Tensor& leaf = tree.leaves[i];
+    if (!leaf.defined() || !leaf.is_sparse()) continue;
+    const at::Tensor indices = leaf._indices().contiguous();
+    const int64_t* index = indices.const_data_ptr<int64_t>();
+    for (int64_t d = 0; d < indices.size(0); ++d) {
+      for (int64_t k = 0; k < indices.size(1); ++k, ++index) {
+        if (*index >= 0 && *index < leaf.size(d)) continue;
+        const std::string path = (*tree.paths)[i].ToString();
+        return WithErrorDetails(
+            absl::InvalidArgumentError(absl::StrCat("leaf ", path, " came with index ", *index,
+                                                    " in dimension ", d, " of size ", leaf.size(d))),
+            {.path = path});
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CopySparse(const FlatTree& from, const FlatTree& to) {
   const c10::AutoGradMode no_grad(false);
   for (size_t i = 0; i < to.leaves.size(); ++i) {

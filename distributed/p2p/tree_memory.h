@@ -56,6 +56,10 @@ class TreeMemory {
   int64_t bytes_ = 0;
 };
 
+// That the indices of sparse leaves, as they came from another rank, lie within their sizes: nothing that
+// uses such a tensor looks. InvalidArgument names the leaf.
+absl::Status CheckSparse(const FlatTree& tree);
+
 // Gives each sparse leaf of `to` the elements of the one in `from`.
 absl::Status CopySparse(const FlatTree& from, const FlatTree& to);
 
