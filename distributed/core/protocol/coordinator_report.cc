@@ -93,6 +93,14 @@ std::string CoordinatorMachine::Impl::WhoIsBehind(uint64_t call, const Entry& en
     const auto& [at, digest] = members_[rank].history[number % kDigestHistory];
     return at == number ? digest : Digest128();
   };
+  // Whether the rank makes this call every `back` calls, as far as is known: then it says nothing that
+  // the others made it so long ago too.
+  auto repeats = [&](uint32_t rank, uint64_t back) {
+    const Digest128 now = did(rank, call);
+    if (did(rank, call - back) != now) return false;
+    const Digest128 before = call > 2 * back ? did(rank, call - 2 * back) : Digest128();
+    return before.IsZero() || before == now;
+  };
   std::string text;
   if (entry.sides.empty()) return text;
   const Side& first = entry.sides[0];
@@ -110,6 +118,7 @@ std::string CoordinatorMachine::Impl::WhoIsBehind(uint64_t call, const Entry& en
         if (b_behind) break;  // a pattern that repeats says nothing
         continue;
       }
+      if (repeats(b_behind ? b : a, back)) break;
       const Side& behind = b_behind ? side : first;
       const Side& ahead = b_behind ? first : side;
       absl::StrAppend(&text, "; ", Ranks(behind.ranks), behind.ranks.size() == 1 ? " is " : " are ",

@@ -382,6 +382,25 @@ TEST(MismatchTest, OneCallBehindIsSaid) {
       << group.End(0, 4).text;
 }
 
+// Steps of one kind, and one rank that does something else once: nobody is behind.
+TEST(MismatchTest, ARankThatRepeatsItsCallIsNotSaidToBeBehind) {
+  for (const uint64_t period : {1, 2, 3}) {
+    for (const uint64_t calls : {period, 2 * period, 6 * period}) {
+      TestGroup group(2);
+      group.manifests = {Description("x"), Description("y")};
+      for (uint64_t call = 0; call < calls; ++call) {
+        group.IssueAll(TestGroup::Data(11 + call % period));
+        group.DataDone(0, group.ranks[0].machine->issued());
+        group.DataDone(1, group.ranks[1].machine->issued());
+      }
+      group.Issue(0, TestGroup::Data(99));
+      group.Issue(1, TestGroup::Data(11 + calls % period));
+      EXPECT_EQ(group.End(0, calls + 1).text.find("behind"), std::string::npos)
+          << "period " << period << ": " << group.End(0, calls + 1).text;
+    }
+  }
+}
+
 TEST(MismatchTest, WithoutDescriptionsItEndsAfterASecond) {
   TestGroup group(2);
   group.Issue(0, TestGroup::Data(1));
