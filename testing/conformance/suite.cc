@@ -16,6 +16,8 @@ constexpr RankThreadsOptions kThreads = {.deadline = absl::Minutes(5),
 
 }  // namespace
 
+void PrintTo(const Case& tested, std::ostream* out) { *out << tested.ranks << " ranks"; }
+
 std::vector<Case> Cases(const Subject& subject) {
   std::vector<Case> cases;
   for (int ranks = 1; ranks <= subject.max_ranks; ++ranks) cases.push_back({subject, ranks});

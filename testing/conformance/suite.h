@@ -12,6 +12,7 @@
 #define LEAFPACK_TESTING_CONFORMANCE_SUITE_H_
 
 #include <functional>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,9 @@ struct Case {
   Subject subject;
   int ranks;
 };
+
+// For GoogleTest's messages.
+void PrintTo(const Case& tested, std::ostream* out);
 
 std::vector<Case> Cases(const Subject& subject);
 std::string CaseName(const ::testing::TestParamInfo<Case>& info);
