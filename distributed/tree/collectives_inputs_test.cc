@@ -3,6 +3,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
@@ -15,13 +17,16 @@
 #include "distributed/tree/all_reduce_testutil.h"
 #include "distributed/tree/collectives.h"
 #include "distributed/tree/collectives_testutil.h"
+#include "distributed/tree/reduce.h"
 
 namespace leafpack {
 namespace {
 
+using testing::ExpectEqual;
 using testing::ExpectUsable;
 using testing::Values;
 using testing::WithGroup;
+using testing::WithGroups;
 
 constexpr int64_t kSmall = 8;
 constexpr int64_t kLarge = 300'000;
@@ -122,6 +127,125 @@ TEST(CollectivesInputsTest, ATreeMayLieInItsOwnPlaceOfTheJoinedOne) {
       }
     });
   }
+}
+
+// How the tree of rank 1 may differ from {"a": float [n], "b": float [n + 1]}.
+enum class Odd { kNot, kKey, kExtraKey, kShapes, kOneMore, kDtype };
+
+TensorDict Tree(int rank, int64_t n, Odd odd) {
+  if (rank != 1) odd = Odd::kNot;
+  TensorDict tree;
+  const auto set = [&](std::string_view key, at::ScalarType dtype, int64_t size) {
+    EXPECT_TRUE(tree.Set(std::string(key), Values(dtype, {size}, rank)).ok());
+  };
+  set(odd == Odd::kKey ? "c" : "b", odd == Odd::kDtype ? at::kInt : at::kFloat,
+      odd == Odd::kShapes    ? n
+      : odd == Odd::kOneMore ? n + 2
+                             : n + 1);
+  set("a", at::kFloat, odd == Odd::kShapes ? n + 1 : n);
+  if (odd == Odd::kExtraKey) set("d", at::kFloat, 1);
+  return tree;
+}
+
+using Collective = std::function<absl::Status(const TensorDict&, const Group&)>;
+
+// All that need trees of one layout.
+std::vector<std::pair<std::string, Collective>> NeedOneLayout() {
+  const auto root = GroupRank(0);
+  return {
+      {"broadcast",
+       [=](const TensorDict& tree, const Group& group) {
+         return Broadcast(tree, root, group).status();
+       }},
+      {"scatter",
+       [=](const TensorDict& tree, const Group& group) {
+         if (group.rank() != root) return Scatter(tree, {}, root, group).status();
+         return Scatter(std::nullopt, {tree, tree}, root, group).status();
+       }},
+      {"all_gather joined",
+       [](const TensorDict& tree, const Group& group) {
+         return AllGatherJoined(tree, Joining::kConcat, std::nullopt, group).status();
+       }},
+      {"gather_and_stack",
+       [=](const TensorDict& tree, const Group& group) {
+         return GatherAndStack(tree, root, group).status();
+       }},
+      {"reduce",
+       [=](const TensorDict& tree, const Group& group) { return Reduce(tree, root, group); }},
+      {"reduce_scatter",
+       [](const TensorDict& tree, const Group& group) {
+         TensorDict other;
+         EXPECT_TRUE(other.Set("x", Values(at::kFloat, {3}, 0)).ok());
+         return ReduceScatter(std::vector<TensorDict>{tree, other}, group);
+       }},
+  };
+}
+
+TEST(CollectivesInputsTest, TreesThatDifferAreErrorsOnAllRanksAndStayAsTheyAre) {
+  for (const int64_t n : {kSmall, kLarge}) {
+    WithGroup(2, [&](const Group& group) {
+      const int rank = group.rank().value();
+      for (const auto& [name, collective] : NeedOneLayout()) {
+        SCOPED_TRACE(name);
+        for (const Odd odd : {Odd::kKey, Odd::kExtraKey, Odd::kShapes, Odd::kOneMore, Odd::kDtype}) {
+          SCOPED_TRACE(static_cast<int>(odd));
+          const TensorDict tree = Tree(rank, n, odd);
+          const absl::Status status = collective(tree, group);
+          EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+          const ErrorDetails details = GetErrorDetails(status);
+          EXPECT_EQ(details.kind, ErrorKind::kLayoutMismatch) << status;
+          EXPECT_TRUE(details.tree_unchanged);
+          EXPECT_FALSE(details.path.empty()) << status;
+          ExpectEqual(tree, Tree(rank, n, odd));
+        }
+        const absl::Status status = collective(Tree(rank, n, Odd::kNot), group);
+        EXPECT_TRUE(status.ok()) << status;
+      }
+    });
+  }
+}
+
+TEST(CollectivesInputsTest, TwoGroupsInOppositeOrders) {
+  WithGroups(2, 2, [](const std::vector<Group>& groups) {
+    const int rank = groups[0].rank().value();
+    for (int round = 0; round < 3; ++round) {
+      std::vector<TensorDict> trees;
+      std::vector<std::optional<TreeWork>> works(2);
+      for (int g = 0; g < 2; ++g) trees.push_back(Tree(rank + 2 * g, kLarge, Odd::kNot));
+      for (const int g : {rank, 1 - rank}) {
+        auto work = BroadcastAsync(trees[static_cast<size_t>(g)], GroupRank(0),
+                                   groups[static_cast<size_t>(g)]);
+        ASSERT_TRUE(work.ok()) << work.status();
+        works[static_cast<size_t>(g)] = *std::move(work);
+      }
+      for (const int g : {1 - rank, rank}) {
+        const absl::Status status = works[static_cast<size_t>(g)]->Wait();
+        ASSERT_TRUE(status.ok()) << status;
+        ExpectEqual(trees[static_cast<size_t>(g)], Tree(2 * g, kLarge, Odd::kNot));
+      }
+    }
+  });
+}
+
+TEST(CollectivesInputsTest, AsynchronousCallsInAnotherOrderAreErrors) {
+  WithGroup(2, [](const Group& group) {
+    const int rank = group.rank().value();
+    const TensorDict one = Tree(rank, kLarge, Odd::kNot);
+    const TensorDict two = Tree(rank, kSmall, Odd::kNot);
+    std::vector<TreeWork> works;
+    for (int i = 0; i < 2; ++i) {
+      auto work = i == rank ? BroadcastAsync(one, GroupRank(0), group, {.name = "one"})
+                            : AllGatherAsync(two, group, {.name = "two"});
+      ASSERT_TRUE(work.ok()) << work.status();
+      works.push_back(*std::move(work));
+    }
+    for (const TreeWork& work : works) {
+      const absl::Status status = work.Wait();
+      EXPECT_EQ(GetErrorDetails(status).kind, ErrorKind::kLayoutMismatch) << status;
+    }
+    ExpectEqual(one, Tree(rank, kLarge, Odd::kNot));
+    ExpectUsable(group);
+  });
 }
 
 }  // namespace
