@@ -119,7 +119,7 @@ absl::StatusOr<Group> NewGroup(const Group& parent, absl::Span<const GlobalRank>
   const GroupRank rank(static_cast<int>(me - members.begin()));
   std::string list;
   for (GlobalRank member : members) absl::StrAppend(&list, member.value(), ",");
-  const XXH128_hash_t digest = Hash(absl::StrCat(list, options.name));
+  const XXH128_hash_t digest = Hash(absl::StrCat(list, "|", options.name));
   const std::string key = absl::StrFormat("sub/%016x%016x", digest.high64, digest.low64);
   absl::StatusOr<Group> group = absl::InternalError("not made");
   const absl::Status made = parent.engine().CountSubGroup(key, [&](int earlier) {

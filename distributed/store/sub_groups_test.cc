@@ -132,6 +132,16 @@ TEST(SubGroupsTest, SeveralGroupsOverTheSameRanksAtOnce) {
   });
 }
 
+TEST(SubGroupsTest, ANameThatLooksLikeRanksIsNoRank) {
+  std::vector<Group> world = World(3);
+  RunRanksAsThreads(3, [&](int rank) {
+    std::optional<Group> pair;
+    if (rank < 2) pair = NewGroup(world[rank], Ranks({0, 1}), {.name = "2,"}).value();
+    ExpectMembers(NewGroup(world[rank], Ranks({0, 1, 2})).value(), {0, 1, 2});
+    if (pair.has_value()) ExpectMembers(*pair, {0, 1});
+  });
+}
+
 TEST(SubGroupsTest, OfASubGroupAndAfterItsParentIsGone) {
   std::vector<Group> world = World(4);
   RunRanksAsThreads(4, [&](int rank) {

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include <ATen/core/Tensor.h>
@@ -170,9 +171,10 @@ absl::StatusOr<TreeResult> Run(const Pending& operation) {
 // ---- Bytes: a tree that is one leaf ----
 
 TreeArg ToTree(std::string_view data) {
-  // from_blob wants memory that may be written; it is only read.
-  at::Tensor leaf = at::from_blob(const_cast<char*>(data.data()),
-                                  {static_cast<int64_t>(data.size())}, at::kByte);
+  // A copy, since a backend that was aborted may let go of a leaf only after the call has ended.
+  auto bytes = std::make_shared<std::string>(data);
+  at::Tensor leaf = at::from_blob(
+      bytes->data(), {static_cast<int64_t>(bytes->size())}, [bytes](void*) {}, at::kByte);
   static const auto* const kRoot = new std::shared_ptr<const PathList>(
       std::make_shared<const PathList>(std::vector<NestedKey>{NestedKey()}));
   return TreeArg(FlatTree(*kRoot, {std::move(leaf)}));
