@@ -4,6 +4,7 @@
 
 #include "bindings/python/bind.h"
 #include "bindings/python/bind_flight.h"
+#include "bindings/python/bind_torch_backend.h"
 #include "bindings/python/collective_call.h"
 
 PYBIND11_MODULE(_C, module) {
@@ -15,6 +16,7 @@ PYBIND11_MODULE(_C, module) {
   leafpack::python::BindReductions(module);
   leafpack::python::BindCollectives(module);
   leafpack::python::BindTransfers(module);
+  leafpack::python::BindTorchBackend(module);
   leafpack::python::BindTree(module);
   leafpack::python::BindFlight(module);
 }

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from leafpack._version import __version__, torch_version
 from leafpack import _load  # torch first, and of the right version  # noqa: F401
+from leafpack import _torch_backend
 from leafpack._C import BucketWork, PremulSum, TensorDict, TreeWork, premul_sum
 from leafpack import _methods
 from leafpack._collectives import (
@@ -50,6 +51,7 @@ from leafpack._install import Installed, install, uninstall
 from leafpack._recorder import flight_dump, flight_on_error, flight_on_signal, flight_record
 
 _methods.attach()
+_torch_backend.register()
 
 __all__ = [
     "BucketWork",

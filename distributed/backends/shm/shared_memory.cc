@@ -80,6 +80,7 @@ absl::StatusOr<std::unique_ptr<DataWork>> SharedMemory::AllReduce(std::vector<Le
     absl::MutexLock lock(&machines_mutex_);
     stream_.Add(operation, *std::move(bytes), std::move(chunks), op);
   }
+  ++started_;
   doorbell_.RingSelf();  // who drives may be asleep
   return std::make_unique<Work>(shared_from_this(), std::move(operation));
 }
@@ -109,6 +110,7 @@ absl::StatusOr<std::unique_ptr<DataWork>> SharedMemory::Exchange(std::vector<Tra
     for (auto& [peer, bytes] : in) pipes_.Receive(peer, std::move(bytes));
     pipes_.Commit();
   }
+  ++started_;
   doorbell_.RingSelf();
   return std::make_unique<Work>(shared_from_this(), std::move(operation));
 }
@@ -164,6 +166,26 @@ bool SharedMemory::IsDone(const Operation& operation) {
   driving_ = false;
   if (waiters_.load() > 0) changed_.SignalAll();
   return operation.done();
+}
+
+void SharedMemory::WaitForNews(absl::Time until) {
+  const uint64_t seen = started_.load();
+  ++waiters_;
+  mutex_.Lock();
+  if (driving_) {
+    changed_.WaitWithDeadline(&mutex_, std::min(until, absl::Now() + Doorbell::kLook));
+  } else {
+    driving_ = true;
+    mutex_.Unlock();
+    const auto poll = [&] { return Step() || started_.load() != seen; };
+    const auto want = [&] { return WaitsFor(); };
+    if (!doorbell_.Wait(poll, want, HowLong(), until)) LookForDead();
+    mutex_.Lock();
+    driving_ = false;
+    changed_.SignalAll();
+  }
+  mutex_.Unlock();
+  --waiters_;
 }
 
 void SharedMemory::Drive(const Operation& operation, absl::Time until) {

@@ -63,6 +63,10 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
   absl::StatusOr<std::unique_ptr<DataWork>> Exchange(std::vector<Transfer> sends,
                                                      std::vector<Transfer> receives);
 
+  // Moves what can be moved, then waits until something moved, an operation was started, or `until`,
+  // for about 20 ms at most. For who follows several operations at once and asks IsDone of each.
+  void WaitForNews(absl::Time until);
+
   // Ends all operations with Cancelled at the next look of who drives them, within milliseconds.
   // Idempotent, any thread. Nothing can be started afterwards. Other ranks are not told.
   void Abort();
@@ -94,6 +98,7 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
   absl::Status failed_ ABSL_GUARDED_BY(mutex_);
   std::atomic<int> waiters_{0};
   std::atomic<bool> ended_{false};  // failed_ is an error
+  std::atomic<uint64_t> started_{0};  // operations, ever
 
   // Held while the machines move or are fed, never while `mutex_` is.
   absl::Mutex machines_mutex_;
