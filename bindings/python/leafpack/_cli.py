@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from leafpack import _flight
+from leafpack import _doctor, _flight
 from leafpack._version import __version__
 
 
@@ -13,7 +13,7 @@ def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(prog="leafpack", description="Tools of leafpack.")
     result.add_argument("--version", action="version", version=f"leafpack {__version__}")
     commands = result.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (_flight,):
+    for module in (_doctor, _flight):
         module.add_parser(commands)
     return result
 
