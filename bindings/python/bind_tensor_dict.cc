@@ -15,46 +15,15 @@
 #include "bindings/python/python_values.h"
 #include "bindings/python/tensor_dict_object.h"
 #include "bindings/python/tree_reader.h"
+#include "bindings/python/tree_values.h"
 #include "tensordict/dtype.h"
 #include "tensordict/flat_tree.h"
 #include "tensordict/layout.h"
+#include "tensordict/ops/keys.h"
 #include "tensordict/tensor_dict.h"
 
 namespace leafpack::python {
 namespace {
-
-std::vector<int64_t> SizesFromPython(const py::object& sizes) {
-  std::vector<int64_t> result;
-  if (sizes.is_none()) return result;
-  if (PyIndex_Check(sizes.ptr())) {
-    result.push_back(sizes.cast<int64_t>());
-  } else {
-    for (py::handle size : sizes) result.push_back(size.cast<int64_t>());
-  }
-  for (int64_t size : result) {
-    if (size < 0) throw py::value_error(absl::StrCat("batch_size has the negative size ", size));
-  }
-  return result;
-}
-
-py::object SizesToPython(at::IntArrayRef sizes) {
-  py::tuple tuple(sizes.size());
-  for (size_t i = 0; i < sizes.size(); ++i) tuple[i] = py::int_(sizes[i]);
-  return py::module_::import("torch").attr("Size")(tuple);
-}
-
-// A str or int is a path of one component, a tuple one of many.
-NestedKey KeyFromPython(const py::object& key) {
-  NestedKey path;
-  if (PyTuple_Check(key.ptr())) {
-    for (py::handle part : key) {
-      path.push_back(ValueOrRaise(ComponentFromPython(part.ptr(), path)));
-    }
-  } else {
-    path.push_back(ValueOrRaise(ComponentFromPython(key.ptr(), path)));
-  }
-  return path;
-}
 
 bool IsTensorDict(const py::handle& object) { return py::isinstance<TensorDict>(object); }
 
@@ -111,42 +80,7 @@ void SetItem(TensorDict& self, const py::object& key, const py::object& value) {
 py::object GetItem(const TensorDict& self, const py::object& key) {
   const NestedKey path = KeyFromPython(key);
   if (path.empty()) return py::cast(self);
-  absl::StatusOr<at::Tensor> leaf = self.Get(path);
-  if (leaf.ok()) return py::reinterpret_steal<py::object>(TensorToPython(*leaf));
-  if (absl::StatusOr<NonTensor> value = self.GetNonTensor(path); value.ok()) {
-    return NonTensorToPython(*value);
-  }
-  if (absl::StatusOr<TensorDict> node = self.GetDict(path); node.ok()) {
-    return py::cast(*std::move(node));
-  }
-  Raise(leaf.status());
-}
-
-py::object GetOr(const TensorDict& self, const py::object& key, const py::object& fallback) {
-  if (!self.Contains(KeyFromPython(key))) return fallback;
-  return GetItem(self, key);
-}
-
-// The value at leaf `i`: a tensor, None or a plain value.
-py::object LeafAt(const FlatTree& flat, size_t i) {
-  if (const NonTensor* value = flat.non_tensor(i)) return NonTensorToPython(*value);
-  return py::reinterpret_steal<py::object>(TensorToPython(flat.leaves[i]));
-}
-
-template <typename F>
-py::list Leaves(const TensorDict& self, F&& item) {
-  // Visits first: making Python objects may run code that changes the tree.
-  const FlatTree flat = Flatten(self);
-  py::list result;
-  for (size_t i = 0; i < flat.size(); ++i) result.append(item(flat, i));
-  return result;
-}
-
-py::object PathOf(const FlatTree& flat, size_t i) {
-  return py::reinterpret_steal<py::object>(PathToPython((*flat.paths)[i]));
-}
-py::object ItemOf(const FlatTree& flat, size_t i) {
-  return py::make_tuple(PathOf(flat, i), LeafAt(flat, i));
+  return ValueToPython(ValueOrRaise(GetValue(self, path)));
 }
 
 py::dict ToDict(const TensorDict& self) {
@@ -193,10 +127,10 @@ Layout LayoutOf(const TensorDict& self) { return ValueOrRaise(Layout::Of(Flatten
 void BindTensorDict(py::module_& module) {
   py::class_<TensorDict>(
       module, "TensorDict",
-      "A tree whose leaves are tensors and whose nodes share a batch size. As a mapping it goes\n"
-      "from the paths of the leaves (tuples of names and positions, in canonical order) to them.")
+      "A tree whose leaves are tensors and whose nodes share a batch size, with the names and\n"
+      "signatures of tensordict.TensorDict. Keys come in canonical order.")
       .def(py::init([](const py::object& source, const py::object& batch_size) {
-             TensorDict tree(SizesFromPython(batch_size));
+             TensorDict tree(BatchSizeFromPython(batch_size));
              if (!source.is_none()) Fill(tree, source, 0);
              return tree;
            }),
@@ -204,7 +138,7 @@ void BindTensorDict(py::module_& module) {
       .def_static(
           "from_dict",
           [](const py::dict& source, const py::object& batch_size) {
-            TensorDict tree(SizesFromPython(batch_size));
+            TensorDict tree(BatchSizeFromPython(batch_size));
             Fill(tree, source, 0);
             return tree;
           },
@@ -212,7 +146,7 @@ void BindTensorDict(py::module_& module) {
       .def_static(
           "from_tensordict",
           [](const py::object& source) {
-            TensorDict tree(SizesFromPython(source.attr("batch_size")));
+            TensorDict tree(BatchSizeFromPython(source.attr("batch_size")));
             Fill(tree, source, 0);
             return tree;
           },
@@ -220,41 +154,20 @@ void BindTensorDict(py::module_& module) {
           "The leaves of a tensordict.TensorDict, not copied, with its batch size.")
       .def_property_readonly(
           "batch_size", [](const TensorDict& self) { return SizesToPython(self.batch_size()); })
-      .def(
-          "set",
-          [](py::object self, const py::object& key, const py::object& value) {
-            SetItem(self.cast<TensorDict&>(), key, value);
-            return self;
-          },
-          py::arg("key"), py::arg("value"))
-      .def("__setitem__", &SetItem)
-      .def(
-          "get",
-          [](const TensorDict& self, const py::object& key, const py::args& fallback) {
-            if (fallback.size() > 1) throw py::type_error("get takes a key and a default");
-            return fallback.empty() ? GetItem(self, key) : GetOr(self, key, fallback[0]);
-          },
-          py::arg("key"))
-      .def("__getitem__", &GetItem)
+      .def("_set", &SetItem)
+      .def("_get", &GetItem)
       .def(
           "erase",
           [](TensorDict& self, const py::object& key) {
             RaiseIfError(self.Erase(KeyFromPython(key)));
           },
           py::arg("key"))
-      .def("__delitem__",
-           [](TensorDict& self, const py::object& key) {
-             RaiseIfError(self.Erase(KeyFromPython(key)));
-           })
       .def("clear", [](TensorDict& self) { RaiseIfError(self.Clear()); })
-      .def("__contains__", [](const TensorDict& self,
-                              const py::object& key) { return self.Contains(KeyFromPython(key)); })
-      .def("keys", [](const TensorDict& self) { return Leaves(self, PathOf); })
-      .def("values", [](const TensorDict& self) { return Leaves(self, LeafAt); })
-      .def("items", [](const TensorDict& self) { return Leaves(self, ItemOf); })
-      .def("__iter__", [](const TensorDict& self) { return py::iter(Leaves(self, PathOf)); })
-      .def("__len__", &TensorDict::num_leaves)
-      .def("__bool__", [](const TensorDict& self) { return !self.empty(); })
+      .def("__contains__",
+           [](const TensorDict& self, const py::object& key) {
+             return self.Contains(KeyFromPython(key));
+           })
+      .def_property_readonly("num_leaves", &TensorDict::num_leaves)
       .def("to_dict", &ToDict)
       .def("is_same", &TensorDict::IsSame, py::arg("other"),
            "True if both names stand for one tree: a change of one is a change of the other.")

@@ -4,6 +4,7 @@
 
 #include "bindings/python/bind.h"
 #include "bindings/python/bind_flight.h"
+#include "bindings/python/bind_ops.h"
 #include "bindings/python/bind_torch_backend.h"
 #include "bindings/python/collective_call.h"
 
@@ -11,6 +12,7 @@ PYBIND11_MODULE(_C, module) {
   module.doc() = "The C++ part of leafpack.";
   module.attr("torch_version") = TORCH_VERSION;
   leafpack::python::BindTensorDict(module);
+  leafpack::python::BindOps(module);
   leafpack::python::BindGroup(module);
   leafpack::python::BindWork(module);
   leafpack::python::BindReductions(module);

@@ -17,7 +17,7 @@ from leafpack._version import __version__, torch_version
 from leafpack import _load  # torch first, and of the right version  # noqa: F401
 from leafpack import _torch_backend
 from leafpack._C import BucketWork, PremulSum, TensorDict, TreeWork, premul_sum
-from leafpack import _methods
+from leafpack import _methods, _tensor_dict
 from leafpack._collectives import (
     all_gather,
     all_gather_bytes,
@@ -49,7 +49,9 @@ from leafpack._errors import (
 from leafpack._groups import Group, NonMember
 from leafpack._install import Installed, install, uninstall
 from leafpack._recorder import flight_dump, flight_on_error, flight_on_signal, flight_record
+from leafpack._tensor_dict import load_safetensors, save_safetensors
 
+_tensor_dict.attach()
 _methods.attach()
 _torch_backend.register()
 
@@ -85,10 +87,12 @@ __all__ = [
     "install",
     "irecv",
     "isend",
+    "load_safetensors",
     "premul_sum",
     "recv",
     "reduce",
     "reduce_scatter",
+    "save_safetensors",
     "scatter",
     "scatter_bytes",
     "send",

@@ -1,0 +1,83 @@
+// Keys of a tree: set in place, pop, rename, lists, update, select, flatten.
+#include <pybind11/pybind11.h>
+
+#include <string>
+#include <utility>
+
+#include "bindings/python/bind_ops.h"
+#include "bindings/python/errors.h"
+#include "bindings/python/python_values.h"
+#include "bindings/python/tree_values.h"
+#include "tensordict/ops/keys.h"
+#include "tensordict/tensor_dict.h"
+
+namespace leafpack::python {
+namespace {
+
+Cast CastOf(bool cast) { return cast ? Cast::kAllow : Cast::kRefuse; }
+
+py::list Listed(const TensorDict& tree, bool nested, bool leaves_only, bool keys, bool values) {
+  // Collected first: making Python objects may run code that changes the tree.
+  const auto items = Items(tree, {.nested = nested, .leaves_only = leaves_only});
+  py::list result(items.size());
+  for (size_t i = 0; i < items.size(); ++i) {
+    const auto& [key, value] = items[i];
+    if (keys && values) {
+      result[i] = py::make_tuple(KeyToPython(key), ValueToPython(value));
+    } else {
+      result[i] = keys ? KeyToPython(key) : ValueToPython(value);
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+void BindKeyOps(py::module_& ops) {
+  ops.def("set_in_place", [](TensorDict& tree, const py::object& key, const py::object& value,
+                             bool cast) {
+    if (!IsTensor(value.ptr())) throw py::type_error("only a tensor can be copied into a tensor");
+    RaiseIfError(SetInPlace(tree, KeyFromPython(key), TensorOf(value.ptr()), CastOf(cast)));
+  });
+  ops.def("pop", [](TensorDict& tree, const py::object& key) {
+    return ValueToPython(ValueOrRaise(Pop(tree, KeyFromPython(key))));
+  });
+  ops.def("rename_key",
+          [](TensorDict& tree, const py::object& from, const py::object& to, bool safe) {
+            RaiseIfError(RenameKey(tree, KeyFromPython(from), KeyFromPython(to), safe));
+          });
+  ops.def("keys", [](const TensorDict& tree, bool nested, bool leaves_only) {
+    return Listed(tree, nested, leaves_only, true, false);
+  });
+  ops.def("values", [](const TensorDict& tree, bool nested, bool leaves_only) {
+    return Listed(tree, nested, leaves_only, false, true);
+  });
+  ops.def("items", [](const TensorDict& tree, bool nested, bool leaves_only) {
+    return Listed(tree, nested, leaves_only, true, true);
+  });
+  ops.def("update", [](TensorDict& tree, const TensorDict& source) {
+    RaiseIfError(Update(tree, source));
+  });
+  ops.def("update_in_place", [](TensorDict& tree, const TensorDict& source, bool cast) {
+    RaiseIfError(UpdateInPlace(tree, source, CastOf(cast)));
+  });
+  ops.def("load", [](TensorDict& tree, const TensorDict& state, bool strict, bool assign,
+                     bool cast) {
+    RaiseIfError(
+        Load(tree, state, {.strict = strict, .assign = assign, .cast = CastOf(cast)}));
+  });
+  ops.def("select", [](const TensorDict& tree, const py::tuple& keys, bool strict) {
+    return ValueOrRaise(Select(tree, KeysFromPython(keys), strict));
+  });
+  ops.def("exclude", [](const TensorDict& tree, const py::tuple& keys) {
+    return ValueOrRaise(Exclude(tree, KeysFromPython(keys)));
+  });
+  ops.def("flatten_keys", [](const TensorDict& tree, const std::string& separator) {
+    return ValueOrRaise(FlattenKeys(tree, separator));
+  });
+  ops.def("unflatten_keys", [](const TensorDict& tree, const std::string& separator) {
+    return ValueOrRaise(UnflattenKeys(tree, separator));
+  });
+}
+
+}  // namespace leafpack::python
