@@ -174,7 +174,7 @@ def gather_and_stack(tree, rank, world, leafpack):
     own = TensorDict.gather_and_stack
     modes = {TENSORDICT: lambda: tensordicts(own), PER_LEAF: per_leaf, FLAT: flat}
     if leafpack is not None:
-        modes[OURS] = lambda: leafpack.gather_and_stack(tree, 0) and []
+        modes[OURS] = lambda: [leafpack.gather_and_stack(tree, 0)][:0]
         installed = leafpack._methods.gather_and_stack
         modes[f"{OURS}, installed"] = lambda: tensordicts(installed)
     return modes, TENSORDICT
@@ -185,11 +185,12 @@ def send_recv(tree, rank, world, leafpack):
     leaves = leaves_of(tree)
 
     def transfer(send, receive):
+        received = tree
         if rank == 0:
             send()
         elif rank == 1:
-            receive()
-        return [tree]
+            received = receive()
+        return [received if isinstance(received, TensorDict) else tree]
 
     def flat_send():
         dist.send(pack(leaves), 1)

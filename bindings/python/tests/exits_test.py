@@ -29,3 +29,17 @@ def test_exit_with_work_that_never_ends(numel):
 @sizes
 def test_children_of_multiprocessing(numel):
     spawn.succeed("children_of_multiprocessing", size=1, arguments=[numel])
+
+
+STARTED = "reduce reduce_scatter broadcast all_gather gather gather_and_stack scatter all_to_all".split()
+
+
+def test_exit_with_each_collective_in_flight():
+    ended = spawn.run("exit_with_each_in_flight", arguments=STARTED)
+    assert [end.code for end in ended] == [11, 12], ended
+
+
+@pytest.mark.parametrize("name", ("broadcast", "gather_and_stack", "all_to_all"))
+def test_exit_with_a_call_that_no_other_rank_makes(name):
+    ended = spawn.run("exit_alone_with", arguments=[name, LARGE])
+    assert [end.code for end in ended] == [11, 12], ended

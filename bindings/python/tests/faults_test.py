@@ -28,3 +28,20 @@ def test_a_rank_is_killed(numel, who):
     ended = spawn.run("killed", size=3, arguments=[numel, who])
     for rank, end in enumerate(ended):
         assert end.code == (-9 if rank == who else 0), f"rank {rank}: {end.code}\n{end.err}"
+
+
+EVERY = (
+    "reduce reduce_scatter broadcast all_gather gather gather_and_stack scatter all_to_all barrier"
+).split()
+
+
+@pytest.mark.parametrize("who", (0, 2))
+def test_a_rank_that_is_late_for_each_collective(who):
+    spawn.succeed("late_or_killed", size=3, arguments=["late", who, *EVERY], timeout=300)
+
+
+@pytest.mark.parametrize("who", (0, 1))
+def test_a_rank_is_killed_before_each_collective(who):
+    ended = spawn.run("late_or_killed", size=3, arguments=["killed", who, *EVERY], timeout=300)
+    for rank, end in enumerate(ended):
+        assert end.code == (-9 if rank == who else 0), f"rank {rank}: {end.code}\n{end.err}"

@@ -5,6 +5,10 @@ import pytest
 import spawn
 
 SMALL, LARGE = 3, 200_000
+EVERY = (
+    "reduce reduce_scatter broadcast all_gather gather gather_and_stack scatter all_to_all barrier "
+    "all_gather_bytes send recv isend irecv"
+).split()
 sizes = pytest.mark.parametrize("numel", (SMALL, LARGE), ids=("small", "large"))
 
 
@@ -21,3 +25,7 @@ def test_a_signal_handler_that_raises(numel):
 
 def test_a_signal_handler_that_returns():
     spawn.succeed("handler_that_returns")
+
+
+def test_ctrl_c_in_each_collective():
+    spawn.succeed("interrupt_each", size=3, arguments=EVERY, timeout=300)

@@ -211,6 +211,138 @@ def handler_that_returns():
     finish()
 
 
+# Every collective.
+
+
+def _collective(name, numel, **arguments):
+    """One call of a collective on a tree of `numel` ones; returns its result, or its work."""
+    tree = {"x": torch.ones(int(numel))}
+    other = (RANK + 1) % SIZE
+    return {
+        "all_reduce": lambda: leafpack.all_reduce(tree, **arguments),
+        "reduce": lambda: leafpack.reduce(tree, 0, **arguments),
+        "reduce_scatter": lambda: leafpack.reduce_scatter(
+            [{"x": torch.ones(int(numel))} for _ in range(SIZE)], **arguments
+        ),
+        "broadcast": lambda: leafpack.broadcast(tree if RANK == 1 else None, 1, **arguments),
+        "all_gather": lambda: leafpack.all_gather(tree, **arguments),
+        "gather": lambda: leafpack.gather(tree, **arguments),
+        "gather_and_stack": lambda: leafpack.gather_and_stack(tree, **arguments),
+        "scatter": lambda: leafpack.scatter(
+            None, [tree] * SIZE if RANK == 1 else None, 1, **arguments
+        ),
+        "all_to_all": lambda: leafpack.all_to_all([tree] * SIZE, **arguments),
+        "barrier": lambda: leafpack.barrier(**arguments),
+        "all_gather_bytes": lambda: leafpack.all_gather_bytes(b"x" * int(numel), **arguments),
+        "send": lambda: leafpack.send(tree, other, **arguments),
+        "recv": lambda: leafpack.recv(None, other, **arguments),
+        "isend": lambda: leafpack.isend(tree, other, **arguments),
+        "irecv": lambda: leafpack.irecv(None, other, **arguments),
+    }[name]()
+
+
+TRANSFERS = ("send", "recv", "isend", "irecv")
+NO_HANDLE = ("barrier", "all_gather_bytes", "send", "recv")
+
+
+def interrupt_each(*names):
+    """Rank 0 is interrupted in each of these calls, in each form, while the others are not there yet."""
+    init()
+    check_usable()
+    for name in names:
+        for how in ("sync", "async"):
+            if how == "async" and name in NO_HANDLE or how == "sync" and name in ("isend", "irecv"):
+                continue
+            numel = LARGE if how == "sync" else 3
+            dist.barrier()
+            if RANK == 0:
+                started = time.monotonic()
+                interrupt_after(0.2)
+                try:
+                    if how == "sync":
+                        _collective(name, numel)
+                    else:
+                        arguments = {} if name in TRANSFERS else {"async_op": True}
+                        _collective(name, numel, **arguments).result()
+                except KeyboardInterrupt:
+                    pass
+                else:
+                    raise AssertionError(f"{name}, {how}: the wait was not interrupted")
+                assert time.monotonic() - started < 60, (name, how)
+                dist.barrier()
+            else:
+                dist.barrier()
+                if name not in TRANSFERS:
+                    try:
+                        _collective(name, numel)
+                    except leafpack.DeadlineError as error:
+                        assert error.ranks == (0,), (name, how, error.ranks)
+                    else:
+                        raise AssertionError(f"{name}, {how}: the call had been given up")
+            check_usable()
+    finish()
+
+
+def exit_with_each_in_flight(*names):
+    """Every rank starts each of these calls and leaves without waiting for them."""
+    init()
+    check_usable()
+    kept = []
+    for name in names:
+        for numel in (3, LARGE):
+            arguments = {} if name in TRANSFERS else {"async_op": True}
+            kept.append(_collective(name, numel, **arguments))
+    if RANK == 0:
+        del kept
+    sys.exit(11 + RANK)
+
+
+def exit_alone_with(name, numel):
+    """Rank 0 starts a call that no other rank makes, and leaves."""
+    init()
+    check_usable()
+    if RANK == 0:
+        global alone
+        alone = _collective(name, numel, **({} if name in TRANSFERS else {"async_op": True}))
+    else:
+        time.sleep(1)
+    sys.exit(11 + RANK)
+
+
+def late_or_killed(how, who, *names):
+    """Rank `who` comes late to each call, or dies before the first: the others learn who it was."""
+    who = int(who)
+    init()
+    check_usable()
+    dist.barrier()
+    if RANK == who and how == "killed":
+        time.sleep(1)
+        os.kill(os.getpid(), signal.SIGKILL)
+    for place, name in enumerate(names):
+        numel = LARGE if place % 2 else 3
+        started = time.monotonic()
+        try:
+            if RANK == who:
+                time.sleep(4)
+            _collective(name, numel, timeout=60 if how == "killed" or RANK == who else 1)
+        except leafpack.PeerLostError as error:
+            assert how == "killed" and error.ranks == (who,), (name, error)
+        except leafpack.DeadlineError as error:
+            assert how == "late", (name, error)
+            if RANK != who:
+                assert who in error.ranks and RANK not in error.ranks, (name, error)
+            else:
+                assert error.ranks and who not in error.ranks, (name, error)
+        else:
+            raise AssertionError(f"{name} had no right to succeed")
+        assert time.monotonic() - started < 60, name
+        if how == "late":
+            check_usable()
+    if how == "late":
+        finish()
+    os._exit(0)  # after a death not even a barrier is possible
+
+
 # Deadlines.
 
 
