@@ -101,7 +101,12 @@ std::optional<absl::Status> Operation::RunUntil(absl::Time until,
 
 absl::Status Operation::RunData(const InterruptCheck& interrupt) {
   absl::StatusOr<std::shared_ptr<DataContext>> context = call_->EnterData(interrupt);
-  if (!context.ok()) return context.status();
+  if (!context.ok()) {
+    // The call was granted, but its data phase never began on this rank.
+    ErrorDetails details = GetErrorDetails(context.status());
+    details.tree_unchanged = true;
+    return WithErrorDetails(context.status(), details);
+  }
   const std::unique_ptr<DataPhase> phase = StartData(**context, interrupt);
   if (phase == nullptr) return absl::InternalError(absl::StrCat(where_, ": has no data phase"));
   absl::Status status = phase->Run();
