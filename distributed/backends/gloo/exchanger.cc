@@ -91,9 +91,8 @@ absl::StatusOr<std::unique_ptr<DataWork>> Exchanger::Start(std::vector<Transfer>
     thread_ = *std::move(thread);
   }
   auto exchange = std::make_shared<Exchange>(std::move(sends), std::move(receives));
-  const absl::Status status = Post(*exchange);
-  if (!status.ok()) {
-    Fail(status);  // the thread drops the others
+  if (absl::Status status = Post(*exchange); !status.ok()) {
+    status = Fail(status);  // the thread drops the others
     exchange->Finish(status);
     return status;
   }
@@ -130,14 +129,19 @@ absl::Status Exchanger::PostAll(Exchange& exchange, bool send) {
   return absl::OkStatus();
 }
 
-void Exchanger::Abort() { Fail(absl::CancelledError("the data context was aborted")); }
+void Exchanger::Abort() {
+  Fail(absl::CancelledError("the data context was aborted")).IgnoreError();
+}
 
-void Exchanger::Fail(const absl::Status& status) {
+absl::Status Exchanger::Fail(const absl::Status& status) {
+  absl::Status first;
   {
     absl::MutexLock lock(&mutex_);
     if (failed_.ok()) failed_ = status;
+    first = failed_;
   }
   link_->Abort();
+  return first;
 }
 
 void Exchanger::Run() {
@@ -170,13 +174,13 @@ void Exchanger::Run() {
 }
 
 void Exchanger::DropAll(const absl::Status& status) {
-  Fail(status);
+  const absl::Status first = Fail(status);
   std::deque<std::shared_ptr<Exchange>> dropped;
   {
     absl::MutexLock lock(&mutex_);
     dropped.swap(active_);
   }
-  for (const std::shared_ptr<Exchange>& exchange : dropped) exchange->Finish(status);
+  for (const std::shared_ptr<Exchange>& exchange : dropped) exchange->Finish(first);
 }
 
 }  // namespace leafpack::gloo_internal

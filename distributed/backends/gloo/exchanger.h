@@ -46,7 +46,8 @@ class Exchanger {
   absl::Status PostAll(Exchange& exchange, bool send);
   void Run();
   // Nothing starts any more, and what the thread waits for ends.
-  void Fail(const absl::Status& status);
+  // Returns the first failure, which all that ends by it tells: else some would only say "aborted".
+  absl::Status Fail(const absl::Status& status);
   // The thread's: ends everything with `status`.
   void DropAll(const absl::Status& status);
 
