@@ -12,9 +12,6 @@ namespace {
 // Most bytes of a run that is dealt out at once.
 constexpr int64_t kSpreadRunBytes = int64_t{4} << 20;
 
-// How long Settle waits for an aborted backend; it needs about 20 ms.
-constexpr absl::Duration kSettleTime = absl::Seconds(2);
-
 LeafView ViewOf(const std::shared_ptr<PackedBucket>& packed) {
   LeafView view;
   view.data = packed->data();
@@ -26,32 +23,7 @@ LeafView ViewOf(const std::shared_ptr<PackedBucket>& packed) {
   return view;
 }
 
-void SettleWork(DataWork& work, absl::Time until) {
-  while (absl::Now() < until) {
-    absl::StatusOr<bool> done = work.WaitFor(kWaitSlice);
-    if (!done.ok() || *done) return;
-  }
-}
-
 }  // namespace
-
-absl::Status ExchangePipeline::Poll() {
-  if (absl::Status status = call_.Poll(); !status.ok() || !options_.interrupt) return status;
-  const absl::Time now = absl::Now();
-  if (now - asked_at_ < kWaitSlice) return absl::OkStatus();
-  asked_at_ = now;
-  return options_.interrupt() ? absl::CancelledError("interrupted") : absl::OkStatus();
-}
-
-absl::Status ExchangePipeline::Await(DataWork& work) {
-  ScopedStopwatch watch(stats_.communicate);
-  while (true) {
-    absl::StatusOr<bool> done = work.WaitFor(kWaitSlice);
-    if (!done.ok()) return done.status();
-    if (*done) return absl::OkStatus();
-    if (absl::Status status = Poll(); !status.ok()) return status;
-  }
-}
 
 absl::Status ExchangePipeline::ExchangeBytes(const std::vector<Bytes>& sends,
                                              const std::vector<Bytes>& receives,
@@ -69,11 +41,11 @@ absl::Status ExchangePipeline::ExchangeBytes(const std::vector<Bytes>& sends,
     }
     return result;
   };
-  if (absl::Status status = Poll(); !status.ok()) return status;
+  if (absl::Status status = waiter_.Poll(); !status.ok()) return status;
   absl::StatusOr<std::unique_ptr<DataWork>> work =
       context_.Exchange(transfers(sends), transfers(receives));
   if (!work.ok()) return work.status();
-  absl::Status status = Await(**work);
+  absl::Status status = waiter_.Wait(**work);
   if (!status.ok()) bytes_.push_back(*std::move(work));
   return status;
 }
@@ -87,7 +59,7 @@ absl::Status ExchangePipeline::Run(const std::vector<TreeTransfer>& sends,
            in_flight_bytes_ + MostPacked(sends, receives, step) > options_.max_in_flight_bytes) {
       status = FinishFront();
     }
-    if (status.ok()) status = Poll();
+    if (status.ok()) status = waiter_.Poll();
     if (status.ok()) status = Enqueue(sends, receives, step);
     if (status.ok()) status = FinishWhatIsDone();
   }
@@ -221,7 +193,7 @@ absl::Status ExchangePipeline::Spread(const LayoutPlan& plan, const FlatTree& tr
   absl::Status status;
   for (size_t k = 0; status.ok() && k < runs.size() + SpreadSchedule::kLag; ++k) {
     while (status.ok() && in_flight_.size() >= SpreadSchedule::kLag) status = FinishFront();
-    if (status.ok()) status = Poll();
+    if (status.ok()) status = waiter_.Poll();
     if (!status.ok()) break;
     if (k < runs.size()) {
       if (runs[k].begin == 0) {
@@ -257,7 +229,7 @@ absl::Status ExchangePipeline::Spread(const LayoutPlan& plan, const FlatTree& tr
 }
 
 absl::Status ExchangePipeline::FinishFront() {
-  if (absl::Status status = Await(*in_flight_.front().work); !status.ok()) return status;
+  if (absl::Status status = waiter_.Wait(*in_flight_.front().work); !status.ok()) return status;
   Step front = std::move(in_flight_.front());
   in_flight_.pop_front();
   front.work.reset();
@@ -303,8 +275,8 @@ absl::Status ExchangePipeline::Commit() {
 
 void ExchangePipeline::Settle() {
   const absl::Time until = absl::Now() + kSettleTime;
-  for (Step& step : in_flight_) SettleWork(*step.work, until);
-  for (std::unique_ptr<DataWork>& work : bytes_) SettleWork(*work, until);
+  for (Step& step : in_flight_) internal::Settle(*step.work, until);
+  for (std::unique_ptr<DataWork>& work : bytes_) internal::Settle(*work, until);
   // A work that still runs keeps its memory through the views that it was given.
   in_flight_.clear();
   bytes_.clear();

@@ -19,6 +19,7 @@
 
 #include "distributed/core/backend.h"
 #include "distributed/core/engine.h"
+#include "distributed/tree/data_wait.h"
 #include "distributed/tree/tree_plan.h"
 #include "distributed/tree/tree_work.h"
 #include "tensordict/bucket/packer.h"
@@ -51,7 +52,8 @@ class ExchangePipeline {
         call_(call),
         context_(context),
         options_(std::move(options)),
-        stats_(stats) {}
+        stats_(stats),
+        waiter_(call, options_.interrupt, stats.communicate) {}
 
   // Sends and receives these bytes (by rising peer) and waits. Sizes are as the ranks agreed.
   struct Bytes {
@@ -95,7 +97,6 @@ class ExchangePipeline {
   // What was packed for one peer serves all that are sent the same tree.
   using PackedOnce = std::map<std::pair<const FlatTree*, size_t>, std::shared_ptr<PackedBucket>>;
 
-  absl::Status Poll();
   // What a step may pack at most.
   static int64_t MostPacked(const std::vector<TreeTransfer>& sends,
                             const std::vector<TreeTransfer>& receives, size_t step);
@@ -107,7 +108,6 @@ class ExchangePipeline {
   absl::StatusOr<std::shared_ptr<PackedBucket>> ToReceive(const TreeTransfer& receive,
                                                           size_t bucket, Step& step);
   absl::Status Start(Step step, std::vector<Transfer> sends, std::vector<Transfer> receives);
-  absl::Status Await(DataWork& work);
   absl::Status FinishFront();
   absl::Status FinishWhatIsDone();
   absl::Status Write(const Received& received);
@@ -117,6 +117,7 @@ class ExchangePipeline {
   DataContext& context_;
   const Options options_;
   CollectiveStats& stats_;
+  DataWaiter waiter_;
   std::deque<Step> in_flight_;
   int64_t in_flight_bytes_ = 0;  // of owned buffers
   std::vector<Received> staged_;
@@ -124,7 +125,6 @@ class ExchangePipeline {
   std::vector<std::pair<const FlatTree*, size_t>> done_;
   std::vector<std::unique_ptr<DataWork>> bytes_;  // an exchange of bytes that failed
   bool wrote_ = false;
-  absl::Time asked_at_ = absl::Now();  // when `interrupt` was asked last
 };
 
 }  // namespace leafpack::internal
