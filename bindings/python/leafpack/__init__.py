@@ -17,7 +17,7 @@ from leafpack._version import __version__, torch_version
 from leafpack import _load  # torch first, and of the right version  # noqa: F401
 from leafpack import _torch_backend
 from leafpack._C import BucketWork, PremulSum, TensorDict, TreeWork, premul_sum
-from leafpack import _methods, _tensor_dict
+from leafpack import _methods, _tree
 from leafpack._collectives import (
     all_gather,
     all_gather_bytes,
@@ -49,9 +49,9 @@ from leafpack._errors import (
 from leafpack._groups import Group, NonMember
 from leafpack._install import Installed, install, uninstall
 from leafpack._recorder import flight_dump, flight_on_error, flight_on_signal, flight_record
-from leafpack._tensor_dict import load_safetensors, save_safetensors
+from leafpack._tree.files import load_safetensors, save_safetensors
 
-_tensor_dict.attach()
+_tree.attach()
 _methods.attach()
 _torch_backend.register()
 

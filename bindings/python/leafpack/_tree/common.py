@@ -1,0 +1,44 @@
+"""What all methods of leafpack.TensorDict share: its class, the operations in C++, and how arguments are read."""
+
+from __future__ import annotations
+
+import torch
+
+from leafpack import _C
+
+ops = _C.ops
+TensorDict = _C.TensorDict
+MISSING = object()
+
+
+def is_key(key) -> bool:
+    """Whether what stands in brackets is a key: a str, or a tuple with one. Everything else is an index."""
+    kind = type(key)
+    return kind is str or (kind is tuple and any(type(part) is str for part in key))
+
+
+def sizes_of(args, *others):
+    """The sizes in f(2, 3), f((2, 3)) or f(size=(2, 3))."""
+    for other in others:
+        if other is not None:
+            if args:
+                raise TypeError("sizes are given twice")
+            return tuple(other)
+    if len(args) == 1 and not hasattr(args[0], "__index__"):
+        return tuple(args[0])
+    return args
+
+
+def into(self, result, inplace):
+    """`result`, or `self` with the children of `result`."""
+    if not inplace:
+        return result
+    if self.is_locked:
+        raise RuntimeError("the tree is locked: its structure cannot change")
+    self.clear()
+    ops.update(self, result)
+    return self
+
+
+def tensors_of(self):
+    return [leaf for leaf in ops.values(self, True, True) if isinstance(leaf, torch.Tensor)]

@@ -1,0 +1,100 @@
+"""Trees from and to other kinds of trees, and their pickled form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from leafpack._tree.common import TensorDict, ops
+
+
+def as_tree(value, like, what="value"):
+    """`value` as a leafpack.TensorDict; nodes of a dict get the batch size of `like`."""
+    if isinstance(value, TensorDict):
+        return value
+    if hasattr(value, "batch_size"):
+        return from_tensordict(TensorDict, value)
+    if isinstance(value, Mapping):
+        return TensorDict(dict(value), like.batch_size)
+    raise TypeError(f"{what} must be a tree of tensors, not {type(value).__name__}")
+
+
+def from_tensordict(cls, source):
+    """The leaves of a tensordict.TensorDict, not copied, with batch sizes, names of dimensions and device."""
+    tree = cls._from_tree(source)
+    _take_nodes(tree, source)
+    device = getattr(source, "device", None)
+    if device is not None and type(source).__name__ == "TensorDict":
+        tree = ops.to(tree, device, None, False)
+    return tree
+
+
+def _take_nodes(tree, source):
+    import tensordict
+
+    if type(source) is not tensordict.TensorDict:
+        return
+    if any(name is not None for name in source.names):
+        ops.set_names(tree, source.names)
+    for key in source.keys():
+        child = source._get_str(key, None)
+        if type(child) is not tensordict.TensorDict:
+            continue
+        if key not in tree:
+            tree._set(key, TensorDict(batch_size=child.batch_size))
+        node = tree._get(key)
+        if node.batch_size != child.batch_size:
+            ops.set_batch_size(node, child.batch_size)
+        _take_nodes(node, child)
+
+
+def to_tensordict(self):
+    """A tensordict.TensorDict of the same tensors, batch sizes, names of dimensions and device."""
+    import tensordict
+
+    result = tensordict.TensorDict({}, batch_size=self.batch_size, device=self.device)
+    if any(self.names):
+        result.names = self.names
+    for key, value in ops.items(self, False, False):
+        if not isinstance(key, str):
+            raise ValueError(f"[{key}]: a tensordict has no positions")
+        if isinstance(value, TensorDict):
+            result.set(key, to_tensordict(value))
+        elif isinstance(value, torch.Tensor):
+            result.set(key, value)
+        else:
+            result.set_non_tensor(key, value)
+    return result
+
+
+def __reduce__(self):
+    children = ops.items(self, False, False)
+    device = self.device
+    return _rebuild, (
+        tuple(self.batch_size),
+        self.names,
+        None if device is None else str(device),
+        self.is_locked,
+        children,
+    )
+
+
+def _rebuild(batch_size, names, device, locked, children):
+    tree = TensorDict(batch_size=batch_size)
+    for key, value in children:
+        tree._set(key, value)
+    if names:
+        ops.set_names(tree, names)
+    if device is not None:
+        tree = ops.to(tree, torch.device(device), None, False)
+    if locked:
+        ops.lock(tree)
+    return tree
+
+
+METHODS = {
+    "from_tensordict": classmethod(from_tensordict),
+    "to_tensordict": to_tensordict,
+    "__reduce__": __reduce__,
+}

@@ -1,0 +1,188 @@
+"""What stands where in a tree: access by key and index, updates, selections."""
+
+from __future__ import annotations
+
+import torch
+
+from leafpack._tree.common import MISSING, TensorDict, into, is_key, ops
+from leafpack._tree.interop import as_tree
+
+
+def __getitem__(self, key):
+    return self._get(key) if is_key(key) else ops.index(self, key)
+
+
+def __setitem__(self, key, value):
+    if is_key(key):
+        self._set(key, value)
+    elif isinstance(value, (bool, int, float, complex)):
+        ops.fill_index(self, key, value)
+    elif isinstance(value, torch.Tensor):
+        if value.dim() > 0:
+            raise ValueError(
+                "an index takes a tree or a number: a tensor does not say which leaf it is for"
+            )
+        ops.fill_index(self, key, value.item())
+    else:
+        part_size = () if isinstance(value, TensorDict) else ops.index(self, key).batch_size
+        tree = value if isinstance(value, TensorDict) else _with_batch_size(value, part_size)
+        ops.set_index(self, key, tree, False)
+
+
+def _with_batch_size(value, batch_size):
+    return as_tree(value, TensorDict(batch_size=batch_size))
+
+
+def __delitem__(self, key):
+    self.erase(key)
+
+
+def set(self, key, item, inplace=False):
+    """Puts a tensor, a tree or a plain value at `key`. With `inplace`, copies into a tensor that is there."""
+    if inplace and isinstance(item, torch.Tensor) and key in self:
+        return set_(self, key, item)
+    self._set(key, item)
+    return self
+
+
+def set_(self, key, item, *, cast=False):
+    """Copies `item` into the tensor at `key`, also in a locked tree. Another dtype is an error unless `cast`."""
+    ops.set_in_place(self, key, item, cast)
+    return self
+
+
+def set_at_(self, key, value, index, *, cast=False):
+    """Copies `value` into these positions of the tensor at `key`."""
+    if not isinstance(value, torch.Tensor):
+        value = torch.as_tensor(value, dtype=self._get(key).dtype)
+    ops.set_leaf_index(self, key, index, value, cast)
+    return self
+
+
+def get(self, key, default=None):
+    """What stands at `key`, or `default`."""
+    return self._get(key) if key in self else default
+
+
+def setdefault(self, key, default):
+    """What stands at `key`; `default`, which is put there, if nothing does."""
+    if key not in self:
+        self._set(key, default)
+    return self._get(key)
+
+
+def pop(self, key, default=MISSING):
+    """Takes away what stands at `key` and returns it. KeyError without a default if nothing does."""
+    if default is not MISSING and key not in self:
+        return default
+    return ops.pop(self, key)
+
+
+def del_(self, key):
+    """Takes away what stands at `key`."""
+    self.erase(key)
+    return self
+
+
+def rename_key_(self, old_key, new_key, safe=False):
+    """Moves what stands at `old_key` to `new_key`. With `safe`, ValueError if something stands there."""
+    ops.rename_key(self, old_key, new_key, safe)
+    return self
+
+
+def keys(self, include_nested=False, leaves_only=False, *, sort=False):
+    """A list of the keys, in canonical order (`sort` changes nothing); paths of nested ones are tuples."""
+    return ops.keys(self, include_nested, leaves_only)
+
+
+def values(self, include_nested=False, leaves_only=False, *, sort=False):
+    """A list of what stands at the keys."""
+    return ops.values(self, include_nested, leaves_only)
+
+
+def items(self, include_nested=False, leaves_only=False, *, sort=False):
+    """A list of keys and what stands there."""
+    return ops.items(self, include_nested, leaves_only)
+
+
+def update(self, input_dict_or_td, clone=False, inplace=False, *, keys_to_update=None):
+    """Sets all of a tree or a dict in this tree; where both have a node, goes on below."""
+    source = as_tree(input_dict_or_td, self, "input_dict_or_td")
+    if keys_to_update is not None:
+        source = ops.select(source, _paths(keys_to_update), False)
+    if inplace:
+        return _update_where_there(self, source)
+    if clone:
+        source = ops.clone(source, True)
+    if source.is_same(self):
+        return self
+    ops.update(self, source)
+    return self
+
+
+def _update_where_there(self, source):
+    for key, value in ops.items(source, True, True):
+        if isinstance(value, torch.Tensor) and isinstance(get(self, key), torch.Tensor):
+            ops.set_in_place(self, key, value, False)
+        else:
+            self._set(key, value)
+    return self
+
+
+def update_(self, input_dict_or_td, clone=False, *, keys_to_update=None, cast=False):
+    """Copies the tensors of a tree or a dict into those of this tree; at an error none is written."""
+    source = as_tree(input_dict_or_td, self, "input_dict_or_td")
+    if keys_to_update is not None:
+        source = ops.select(source, _paths(keys_to_update), False)
+    ops.update_in_place(self, source, cast)
+    return self
+
+
+def copy_(self, tensordict):
+    """update_ under torch's name."""
+    return update_(self, tensordict)
+
+
+def _paths(keys_given):
+    if isinstance(keys_given, str) or is_key(keys_given):
+        return (keys_given,)
+    return tuple(keys_given)
+
+
+def select(self, *keys, inplace=False, strict=True):
+    """A tree of these leaves and nodes only. With `strict`, KeyError if one is missing."""
+    return into(self, ops.select(self, keys, strict), inplace)
+
+
+def exclude(self, *keys, inplace=False):
+    """A tree of all but these leaves and nodes."""
+    return into(self, ops.exclude(self, keys), inplace)
+
+
+def flatten_keys(self, separator=".", inplace=False):
+    """A tree of one level; the parts of each path are joined. ValueError if two become one."""
+    return into(self, ops.flatten_keys(self, separator), inplace)
+
+
+def unflatten_keys(self, separator=".", inplace=False):
+    """The other way round: names are split at `separator`."""
+    return into(self, ops.unflatten_keys(self, separator), inplace)
+
+
+def empty(self, recurse=False):
+    """A tree without leaves, of this batch size; with `recurse`, with the nodes."""
+    if recurse:
+        return ops.apply(self, lambda leaf: None, (), "none", None, False)
+    result = TensorDict(batch_size=self.batch_size)
+    if any(self.names):
+        result.names = self.names
+    return result
+
+
+METHODS = {
+    function.__name__: function
+    for function in (
+        __getitem__, __setitem__, __delitem__, set, set_, set_at_, get, setdefault, pop, del_, rename_key_, keys,
+        values, items, update, update_, copy_, select, exclude, flatten_keys, unflatten_keys, empty,
+    )
+}  # fmt: skip
