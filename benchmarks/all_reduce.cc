@@ -15,7 +15,6 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "absl/status/status.h"
@@ -25,6 +24,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 
+#include "benchmarks/rounds.h"
 #include "distributed/store/groups.h"
 #include "distributed/tree/all_reduce.h"
 #include "tensordict/flat_tree.h"
@@ -59,11 +59,8 @@ absl::Status RunRank(const Workload& workload, const AllReduceBenchmarkOptions& 
                      const std::string& store_path, int rank, AllReduceBenchmarkResult& result) {
   at::set_num_threads(1);
   const auto store = c10::make_intrusive<c10d::FileStore>(store_path, options.ranks);
-  auto gloo_options = c10d::ProcessGroupGloo::Options::create(
-      std::chrono::milliseconds(absl::ToInt64Milliseconds(kDeadline)));
-  gloo_options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
-  const auto peers = c10::make_intrusive<c10d::ProcessGroupGloo>(
-      c10::make_intrusive<c10d::PrefixStore>("c10d", store), rank, options.ranks, gloo_options);
+  const auto peers = MakeGlooGroup(store, "c10d", rank, options.ranks);
+  const auto meeting = MakeGlooGroup(store, "meeting", rank, options.ranks);
   GroupOptions group_options;
   group_options.timeout = kDeadline;
   absl::StatusOr<Group> over_gloo =
@@ -116,10 +113,10 @@ absl::Status RunRank(const Workload& workload, const AllReduceBenchmarkOptions& 
   });
 
   for (int round = -1; round < options.rounds; ++round) {  // one round to warm up
-    for (size_t i = 0; i < modes.size(); ++i) {
-      Mode& mode = modes[(i + static_cast<size_t>(round + 1)) % modes.size()];
+    for (const size_t i : OrderOfRound(modes.size(), round)) {
+      Mode& mode = modes[i];
       if (absl::Status status = mode.prepare(); !status.ok()) return status;
-      peers->barrier()->wait();
+      meeting->barrier()->wait();
       const double start = Now();
       absl::Status status = mode.run();
       const double seconds = Now() - start;

@@ -17,7 +17,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "absl/flags/flag.h"
@@ -27,6 +26,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 
+#include "benchmarks/rounds.h"
 #include "benchmarks/workload.h"
 #include "distributed/store/groups.h"
 #include "distributed/tree/collectives.h"
@@ -62,11 +62,8 @@ absl::Status RunRank(const Workload& workload, const std::string& store_path, in
   const int ranks = absl::GetFlag(FLAGS_ranks);
   at::set_num_threads(1);
   const auto store = c10::make_intrusive<c10d::FileStore>(store_path, ranks);
-  auto gloo = c10d::ProcessGroupGloo::Options::create(
-      std::chrono::milliseconds(absl::ToInt64Milliseconds(kDeadline)));
-  gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
-  const auto peers = c10::make_intrusive<c10d::ProcessGroupGloo>(
-      c10::make_intrusive<c10d::PrefixStore>("c10d", store), rank, ranks, gloo);
+  const auto peers = MakeGlooGroup(store, "c10d", rank, ranks);
+  const auto meeting = MakeGlooGroup(store, "meeting", rank, ranks);
   absl::StatusOr<Group> group =
       GroupFromStore(store, "leafpack", rank, ranks, {}, {.timeout = kDeadline});
   if (!group.ok()) return group.status();
@@ -133,11 +130,12 @@ absl::Status RunRank(const Workload& workload, const std::string& store_path, in
                    }});
 
   for (int round = -1; round < absl::GetFlag(FLAGS_rounds); ++round) {  // one round to warm up
-    for (Mode& mode : modes) {
-      peers->barrier()->wait();
+    for (const size_t i : OrderOfRound(modes.size(), round)) {
+      Mode& mode = modes[i];
+      meeting->barrier()->wait();
       const double start = Now();
       if (absl::Status status = mode.run(); !status.ok()) return status;
-      peers->barrier()->wait();
+      meeting->barrier()->wait();
       if (round >= 0) mode.times.push_back(Now() - start);
     }
   }

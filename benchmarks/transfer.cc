@@ -19,7 +19,6 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "absl/flags/flag.h"
@@ -28,6 +27,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "benchmarks/rounds.h"
 #include "benchmarks/workload.h"
 #include "distributed/p2p/transfer.h"
 #include "distributed/store/groups.h"
@@ -59,10 +59,8 @@ struct Mode {
 absl::Status RunRank(const Workload& workload, const std::string& store_path, int rank, int rounds) {
   at::set_num_threads(1);
   const auto store = c10::make_intrusive<c10d::FileStore>(store_path, 2);
-  auto gloo_options = c10d::ProcessGroupGloo::Options::create(std::chrono::minutes(5));
-  gloo_options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
-  const auto peers = c10::make_intrusive<c10d::ProcessGroupGloo>(
-      c10::make_intrusive<c10d::PrefixStore>("c10d", store), rank, 2, gloo_options);
+  const auto peers = MakeGlooGroup(store, "c10d", rank, 2);
+  const auto meeting = MakeGlooGroup(store, "meeting", rank, 2);
   absl::StatusOr<Group> group = GroupFromStore(store, "leafpack", rank, 2);
   if (!group.ok()) return group.status();
   absl::StatusOr<TensorDict> tree = workload.MakeTree(rank + 1);
@@ -86,9 +84,9 @@ absl::Status RunRank(const Workload& workload, const std::string& store_path, in
   modes.push_back({"c10d per leaf", [&](bool send) { return by_c10d(leaves, send); }});
   modes.push_back({"c10d flat", [&](bool send) { return by_c10d(whole, send); }});
   for (int round = -2; round < rounds; ++round) {  // two rounds to warm up
-    for (size_t i = 0; i < modes.size(); ++i) {
-      Mode& mode = modes[(i + static_cast<size_t>(round + 2)) % modes.size()];
-      peers->barrier()->wait();
+    for (const size_t i : OrderOfRound(modes.size(), round)) {
+      Mode& mode = modes[i];
+      meeting->barrier()->wait();
       const double start = Now();
       absl::Status status = mode.run(rank == 0);
       status.Update(mode.run(rank != 0));
