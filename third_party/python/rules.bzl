@@ -168,7 +168,7 @@ def run_python(ctx, script, arguments, inputs, outputs, mnemonic):
         mnemonic = mnemonic,
     )
 
-def _extension_impl(ctx):
+def _without_runpath_impl(ctx):
     module = ctx.actions.declare_file(ctx.label.name)
     run_python(
         ctx,
@@ -180,8 +180,9 @@ def _extension_impl(ctx):
     )
     return [DefaultInfo(files = depset([module]), runfiles = ctx.runfiles([module]))]
 
-_extension = rule(
-    implementation = _extension_impl,
+without_runpath = rule(
+    doc = "A linked library without the paths, into Bazel's folders, that it looks for others in.",
+    implementation = _without_runpath_impl,
     attrs = {
         "linked": attr.label(allow_single_file = True, mandatory = True),
         "_drop_runpath": attr.label(
@@ -231,7 +232,7 @@ def leafpack_py_extension(
         testonly = testonly,
         deps = deps + ["@libtorch//:python"],
     )
-    _extension(
+    without_runpath(
         name = name + ".so",
         linked = linked,
         tags = tags + _TAGS,

@@ -4,8 +4,9 @@
 PATH: the first that is CPython 3.11, for which the torch wheel is pinned. Where there is none, the
 repository is there all the same and every target that needs it is skipped as incompatible.
 
-@pypi_test and @pypi_twine are the unpacked wheels of test.txt and twine.txt, fetched by pip, which
-checks their sha256. A build without Python tests never fetches them.
+@pypi_test, @pypi_twine and @pypi_build_tools are the unpacked wheels of test.txt, twine.txt and
+build_tools.txt, fetched by pip, which checks their sha256. A build without Python tests never fetches
+them.
 """
 
 load("//third_party/python:find.bzl", "PYTHON_VERSION", "compile_site", "find_python")
@@ -85,6 +86,9 @@ _wheels = repository_rule(
 
 def local_python(name):
     _local_python(name = name)
+
+def pypi_build_tools(name):
+    _wheels(name = name, requirements = Label("//third_party/python:build_tools.txt"))
 
 def pypi_test(name):
     _wheels(name = name, requirements = Label("//third_party/python:test.txt"))
