@@ -1,0 +1,73 @@
+// How a collective is called: arguments are read first, and what is wrong with them is told to the other
+// ranks, so that nobody waits for this one.
+#ifndef LEAFPACK_BINDINGS_C_CALL_H_
+#define LEAFPACK_BINDINGS_C_CALL_H_
+
+#include <cstddef>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+
+#include "bindings/c/guard.h"
+#include "bindings/c/handles.h"
+#include "bindings/c/leafpack.h"
+#include "distributed/core/engine.h"
+#include "distributed/core/group.h"
+#include "distributed/core/rank.h"
+#include "distributed/tree/call_options.h"
+#include "distributed/tree/trees.h"
+
+namespace leafpack::c {
+
+// What `read`, which reads arguments, returns. If it throws, the call is refused in its place in the order
+// of the group, and the error goes on.
+template <typename Read>
+auto Prepare(const Group& group, CollectiveKind kind, Read&& read) {
+  absl::Status status;
+  try {
+    return std::forward<Read>(read)();
+  } catch (...) {
+    status = StatusOfException();
+  }
+  Fail(RefuseCall(group, kind, std::move(status)));
+}
+
+inline TreeArg ReadTree(const leafpack_tree* tree, const char* argument) {
+  return TreeArg(Need(tree, argument)->tree);
+}
+
+// Null is no tree.
+inline std::optional<TreeArg> ReadTreeOrNone(const leafpack_tree* tree, const char* argument) {
+  if (tree == nullptr) return std::nullopt;
+  return ReadTree(tree, argument);
+}
+
+inline std::vector<TensorDict> ReadDicts(const leafpack_tree* const* trees, size_t num_trees) {
+  NeedArray(trees, num_trees, "trees");
+  std::vector<TensorDict> result;
+  for (size_t i = 0; i < num_trees; ++i) result.push_back(Need(trees[i], "trees")->tree);
+  return result;
+}
+
+inline std::vector<TreeArg> ReadTrees(const leafpack_tree* const* trees, size_t num_trees) {
+  std::vector<TreeArg> result;
+  for (const TensorDict& tree : ReadDicts(trees, num_trees)) result.emplace_back(tree);
+  return result;
+}
+
+inline Root ReadRoot(int32_t rank) { return Root(GlobalRank(rank)); }
+
+// Gives the caller the result, if it is asked for.
+inline void GiveResult(TreeResult result, leafpack_result** given) {
+  if (given != nullptr) *given = MakeHandle(leafpack_result{std::move(result)});
+}
+
+inline void GiveWork(TreeWork work, leafpack_work** given) {
+  *given = MakeHandle(leafpack_work{std::move(work)});
+}
+
+}  // namespace leafpack::c
+
+#endif  // LEAFPACK_BINDINGS_C_CALL_H_

@@ -1,0 +1,89 @@
+#include "bindings/c/guard.h"
+
+#include <c10/util/Exception.h>
+
+#include <cstring>
+#include <exception>
+#include <new>
+
+#include "absl/log/log.h"
+#include "absl/strings/str_cat.h"
+#include "tensordict/tensor_dict.h"
+
+namespace leafpack::c {
+
+void FailArgument(const char* argument, const std::string& what) {
+  Fail(absl::InvalidArgumentError(absl::StrCat(argument, " ", what)));
+}
+
+void FailDeadHandle(const char* argument, const char* type) {
+  FailArgument(argument, absl::StrCat("is no ", type, " that is alive"));
+}
+
+void WarnOfDeadHandle(const char* type) noexcept {
+  LOG(WARNING) << "leafpack: freed what is no " << type << " that is alive";
+}
+
+absl::Status StatusOfException() {
+  try {
+    throw;
+  } catch (const Failure& failure) {
+    return failure.status;
+  } catch (const c10::NotImplementedError& e) {
+    return absl::UnimplementedError(e.what_without_backtrace());
+  } catch (const c10::OutOfMemoryError& e) {
+    return absl::ResourceExhaustedError(e.what_without_backtrace());
+  } catch (const c10::Error& e) {
+    return absl::InvalidArgumentError(e.what_without_backtrace());
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError("not enough memory");
+  } catch (const std::exception& e) {
+    return absl::InternalError(e.what());
+  } catch (...) {
+    return absl::InternalError("something that is no std::exception was thrown");
+  }
+}
+
+std::string ReadText(const char* text, size_t size, const char* argument) {
+  if (size == LEAFPACK_TO_ZERO) return std::string(NeedPointer(text, argument));
+  if (size == 0) return std::string();
+  return std::string(NeedPointer(text, argument), size);
+}
+
+NestedKey ReadPath(const leafpack_component* path, size_t depth) {
+  if (depth > static_cast<size_t>(kMaxTreeDepth)) {
+    FailArgument("depth", absl::StrCat("is ", depth, "; a path has at most ", kMaxTreeDepth,
+                                       " components"));
+  }
+  NeedArray(path, depth, "path");
+  std::vector<KeyComponent> components;
+  components.reserve(depth);
+  for (size_t i = 0; i < depth; ++i) {
+    const leafpack_component& component = path[i];
+    if (component.kind == LEAFPACK_NAME) {
+      NeedPointer(component.name, "path: the name of a component");
+      components.emplace_back(ReadText(component.name, component.name_size, "path"));
+    } else if (component.kind == LEAFPACK_POSITION) {
+      components.emplace_back(component.position);
+    } else {
+      FailArgument("path", absl::StrCat("has a component of kind ", component.kind,
+                                        ", which is neither LEAFPACK_NAME nor LEAFPACK_POSITION"));
+    }
+  }
+  return NestedKey(std::move(components));
+}
+
+std::vector<leafpack_component> PathOf(const NestedKey& key) {
+  std::vector<leafpack_component> path;
+  path.reserve(key.size());
+  for (const KeyComponent& component : key) {
+    if (component.is_position()) {
+      path.push_back({LEAFPACK_POSITION, 0, nullptr, 0, component.position()});
+    } else {
+      path.push_back({LEAFPACK_NAME, 0, component.name().c_str(), component.name().size(), 0});
+    }
+  }
+  return path;
+}
+
+}  // namespace leafpack::c
