@@ -209,7 +209,7 @@ void CoordinatorMachine::Impl::OnTick(SteadyNanos now, CoordinatorActions& out) 
   for (auto at = entries_.begin(); at != entries_.end();) {
     const auto next = std::next(at);
     if (at->second->collect_until <= now) {
-      DecideMismatch(at, now, out);
+      CollectNoMore(at, now, out);
       // Deciding a trusted call may decide others too.
       at = entries_.begin();
     } else {

@@ -66,6 +66,7 @@ class CoordinatorMachine::Impl {
     std::vector<Side> sides;  // not empty: COLLECTING
     size_t manifest_bytes = 0;
     SteadyNanos collect_until = kNever;
+    bool overdue = false;  // kCollectTime has passed: two descriptions are enough
   };
   // Decided calls that some rank has yet to post; all with the same decision, which is never OK.
   struct Run {
@@ -120,6 +121,8 @@ class CoordinatorMachine::Impl {
 
   // Differences.
   void Collect(Entries::iterator at, SteadyNanos now, CoordinatorActions& out);
+  void CollectNoMore(Entries::iterator at, SteadyNanos now, CoordinatorActions& out);
+  static bool CanTell(const Entry& entry);
   void OnManifest(uint32_t rank, Record record, SteadyNanos now, CoordinatorActions& out);
   void DecideMismatch(Entries::iterator at, SteadyNanos now, CoordinatorActions& out);
   std::string WhoIsBehind(uint64_t call, const Entry& entry) const;

@@ -423,6 +423,7 @@ void CoordinatorMachine::Impl::Decide(Entries::iterator at, Decision decision,
   entry->sides.clear();
   entry->manifest_bytes = 0;
   entry->collect_until = kNever;
+  entry->overdue = false;
   spare_.push_back(std::move(entry));
   if (to_come) Remember(call, decision, std::move(record.body));
   if (begun != options_.size && options_.mutation != Mutation::kTrustedNeedsNoAbort) {

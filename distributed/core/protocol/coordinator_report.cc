@@ -62,7 +62,22 @@ void CoordinatorMachine::Impl::OnManifest(uint32_t rank, Record record, SteadyNa
     if (side.asked && !side.complete) complete = false;
   }
   if (!known && !entry.sides.empty() && !record.Has(kFlagLast)) return;
-  if (complete) DecideMismatch(at, now, out);
+  if (complete || (entry.overdue && CanTell(entry))) DecideMismatch(at, now, out);
+}
+
+// A difference needs two sides. Who is late with its description, on a machine that stands still, has
+// until the first deadline of the call.
+void CoordinatorMachine::Impl::CollectNoMore(Entries::iterator at, SteadyNanos now,
+                                             CoordinatorActions& out) {
+  Entry& entry = *at->second;
+  entry.collect_until = kNever;
+  entry.overdue = true;
+  if (CanTell(entry)) DecideMismatch(at, now, out);
+}
+
+bool CoordinatorMachine::Impl::CanTell(const Entry& entry) {
+  return std::count_if(entry.sides.begin(), entry.sides.end(),
+                       [](const Side& side) { return side.complete; }) >= 2;
 }
 
 void CoordinatorMachine::Impl::DecideMismatch(Entries::iterator at, SteadyNanos now,

@@ -162,7 +162,7 @@ TEST(OpenCallTest, DoesNotPairWithAFrame) {
   open.digest = frame.digest;
   group.Issue(0, frame);
   group.Issue(1, open);
-  group.Advance(2 * kCollectTime);
+  group.Withdraw(0, 1);
   for (uint32_t r = 0; r < 2; ++r) EXPECT_EQ(group.End(r, 1).kind, OutcomeKind::kMismatch);
 }
 
@@ -401,11 +401,54 @@ TEST(MismatchTest, ARankThatRepeatsItsCallIsNotSaidToBeBehind) {
   }
 }
 
-TEST(MismatchTest, WithoutDescriptionsItEndsAfterASecond) {
-  TestGroup group(2);
-  group.Issue(0, TestGroup::Data(1));
-  group.Issue(1, TestGroup::Data(2));
+// The description of call 1, from a rank of a group whose machines give none.
+void Say(TestGroup& group, uint32_t r, const std::string& description) {
+  Record record;
+  record.type = RecordType::kManifest;
+  record.flags = kFlagLast;
+  record.rank = r;
+  record.call = 1;
+  record.body = description;
+  group.Inject(r, std::move(record));
+}
+
+// Two sides are enough for a report, but not before a second has passed.
+TEST(MismatchTest, ASideThatSaysNothingIsWaitedForASecond) {
+  TestGroup group(3);
+  for (uint32_t r = 0; r < 3; ++r) group.Issue(r, TestGroup::Data(1 + r));
+  Say(group, 0, Description("k8"));
+  Say(group, 1, Description("k9"));
   group.Advance(kCollectTime - kMs);
+  EXPECT_FALSE(group.Ended(0, 1));
+  group.Advance(2 * kMs);
+  for (uint32_t r = 0; r < 3; ++r) {
+    EXPECT_EQ(group.End(r, 1).kind, OutcomeKind::kMismatch);
+    EXPECT_EQ(group.End(r, 1).path, "k8");
+  }
+  group.ExpectUsable();
+}
+
+// One side alone names no difference: the other one has until the deadline.
+TEST(MismatchTest, ALateDescriptionCountsUntilTheDeadline) {
+  for (const SteadyNanos late : {kCollectTime / 2, 30 * kCollectTime}) {
+    TestGroup group(2);
+    group.Issue(0, TestGroup::Data(1));
+    group.Issue(1, TestGroup::Data(2));
+    Say(group, 0, Description("k8"));
+    group.Advance(late);
+    EXPECT_FALSE(group.Ended(0, 1));
+    Say(group, 1, Description("k9"));
+    EXPECT_EQ(group.End(0, 1).kind, OutcomeKind::kMismatch);
+    EXPECT_EQ(group.End(0, 1).path, "k8");
+    group.ExpectUsable();
+  }
+}
+
+TEST(MismatchTest, WithoutDescriptionsItEndsAtTheDeadline) {
+  TestGroup group(2);
+  group.Issue(0, TestGroup::Data(1, group.now + 5 * kCollectTime));
+  group.Issue(1, TestGroup::Data(2));
+  group.Advance(5 * kCollectTime - kMs);
   EXPECT_FALSE(group.Ended(0, 1));
   group.Advance(2 * kMs);
   EXPECT_EQ(group.End(0, 1).kind, OutcomeKind::kMismatch);
