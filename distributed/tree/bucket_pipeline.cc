@@ -39,6 +39,7 @@ absl::Status BucketPipeline::Run() {
     i = end;
   }
   call_.LeaveTurnstile();
+  if (status.ok() && options_.on_enqueued) options_.on_enqueued();
   while (status.ok() && !in_flight_.empty()) status = WaitForFront();
   return status;
 }

@@ -45,6 +45,8 @@ class BucketPipeline {
     int64_t max_in_flight_bytes = 0;
     // Asked about every kWaitSlice; true ends the run with Cancelled.
     InterruptCheck interrupt{};
+    // Called in this thread once every bucket is enqueued, while data is under way.
+    std::function<void()> on_enqueued{};
     // Called in this thread when the leaves of bucket i hold their result.
     std::function<void(size_t)> on_bucket_done{};
   };

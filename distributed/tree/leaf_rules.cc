@@ -108,7 +108,10 @@ absl::Status CheckAutograd(const FlatTree& tree, LeafRange written) {
 }
 
 void BumpVersions(const FlatTree& tree, LeafRange written) {
-  for (size_t i = written.begin; i < std::min(written.end, tree.size()); ++i) {
+  constexpr size_t kAhead = 8;
+  const size_t end = std::min(written.end, tree.size());
+  for (size_t i = written.begin; i < end; ++i) {
+    if (i + kAhead < end) __builtin_prefetch(tree.leaves[i + kAhead].unsafeGetTensorImpl(), 1);
     if (!tree.leaves[i].defined()) continue;  // a value that is no tensor
     c10::TensorImpl* impl = tree.leaves[i].unsafeGetTensorImpl();
     if (!impl->is_inference()) impl->bump_version();
