@@ -14,6 +14,7 @@ load("//third_party/gloo:workspace.bzl", gloo = "repository")
 load("//third_party/googletest:workspace.bzl", googletest = "repository")
 load("//third_party/libtorch:workspace.bzl", libtorch = "repository")
 load("//third_party/python:workspace.bzl", "local_python", "pypi_build_tools", "pypi_test", "pypi_twine")
+load("//third_party/rust:workspace.bzl", "local_rust")
 load("//third_party/xxhash:workspace.bzl", xxhash = "repository")
 
 def leafpack_repositories():
@@ -26,6 +27,7 @@ def leafpack_repositories():
         ("gloo", gloo),
         ("libtorch", libtorch),
         ("local_python", local_python),
+        ("local_rust", local_rust),
         ("pypi_build_tools", pypi_build_tools),
         ("pypi_test", pypi_test),
         ("pypi_twine", pypi_twine),

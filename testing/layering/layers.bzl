@@ -3,6 +3,7 @@
     third_party <- tensordict <- tensordict/bucket <- distributed/tree <- distributed <- bindings/*
     third_party <- distributed/core <- distributed/{store, backends/*} <- distributed
     distributed/core <- distributed/tree <- distributed/p2p <- distributed
+    bindings/c <- bindings/rust
     distributed/launch stands alone
 
 An arrow points from the layer that is used to the layer that uses it, and a layer may use whatever
@@ -22,6 +23,8 @@ _BELOW = {
     "distributed": ["distributed/backends", "distributed/p2p", "distributed/store", "distributed/tree"],
     "distributed/launch": [],
     "bindings": ["distributed"],
+    "bindings/c": ["distributed"],
+    "bindings/rust": ["bindings/c"],
     "benchmarks": ["distributed"],
     "examples": ["distributed"],
 }
@@ -78,7 +81,7 @@ _EdgesInfo = provider(
 # This repository, also where another one depends on it.
 _REPOSITORY = Label("//:BUILD").workspace_name
 
-_ATTRIBUTES = ["deps", "srcs", "hdrs", "data", "implementation_deps"]
+_ATTRIBUTES = ["cc_deps", "deps", "srcs", "hdrs", "data", "implementation_deps"]
 
 def _edges_impl(target, ctx):
     if target.label.workspace_name != _REPOSITORY:

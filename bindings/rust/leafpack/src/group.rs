@@ -1,0 +1,192 @@
+//! Groups of ranks.
+
+use std::cell::Cell;
+use std::ffi::CString;
+use std::marker::PhantomData;
+use std::path::Path;
+use std::ptr::{self, NonNull};
+use std::time::Duration;
+
+use leafpack_sys as sys;
+
+use crate::error::{check, Error, Result};
+use crate::options::{c_string, milliseconds};
+
+/// How to make a group.
+#[derive(Clone, Debug, Default)]
+pub struct GroupOptions {
+    /// "gloo" (as None does) or "shm".
+    pub backend: Option<String>,
+    /// Of calls that give none; five minutes if None.
+    pub timeout: Option<Duration>,
+    /// The network interface; chosen if None.
+    pub interface_name: Option<String>,
+}
+
+impl GroupOptions {
+    fn with_raw<R>(&self, call: impl FnOnce(*const sys::leafpack_group_options) -> Result<R>) -> Result<R> {
+        let backend = self.backend.as_deref().map(c_string).transpose()?;
+        let interface_name = self.interface_name.as_deref().map(c_string).transpose()?;
+        let text = |text: &Option<CString>| text.as_ref().map_or(ptr::null(), |text| text.as_ptr());
+        call(&sys::leafpack_group_options {
+            struct_size: std::mem::size_of::<sys::leafpack_group_options>(),
+            backend: text(&backend),
+            timeout_ms: milliseconds(self.timeout)?,
+            interface_name: text(&interface_name),
+        })
+    }
+}
+
+/// A set of ranks that issue collectives together, in one order.
+///
+/// A group may be sent to another thread but not shared by two: calls on one group come from one
+/// thread at a time. Making one talks to nobody but the store at which the ranks meet; the first
+/// collective connects. Dropping it waits up to 5 s for calls in flight, then leaves.
+#[derive(Debug)]
+pub struct Group {
+    raw: NonNull<sys::leafpack_group>,
+    _one_thread_at_a_time: PhantomData<Cell<()>>,
+}
+
+// SAFETY: the library's functions may be called from any thread.
+unsafe impl Send for Group {}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // SAFETY: our own handle, freed once.
+        unsafe { sys::leafpack_group_free(self.raw.as_ptr()) }
+    }
+}
+
+/// Calls a function that gives a group, or none.
+fn made(make: impl FnOnce(*mut *mut sys::leafpack_group) -> *mut sys::leafpack_error) -> Result<Option<Group>> {
+    let mut raw = ptr::null_mut();
+    check(make(&mut raw))?;
+    Ok(NonNull::new(raw).map(Group::from_raw))
+}
+
+fn made_one(make: impl FnOnce(*mut *mut sys::leafpack_group) -> *mut sys::leafpack_error) -> Result<Group> {
+    Ok(made(make)?.expect("the library gave no group"))
+}
+
+// SAFETY, of all below: arguments live during the call, as the header asks.
+impl Group {
+    fn from_raw(raw: NonNull<sys::leafpack_group>) -> Group {
+        Group { raw, _one_thread_at_a_time: PhantomData }
+    }
+
+    pub(crate) fn as_raw(&self) -> *mut sys::leafpack_group {
+        self.raw.as_ptr()
+    }
+
+    /// All ranks of the job, from RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as launchers set them.
+    pub fn from_environment(options: &GroupOptions) -> Result<Group> {
+        options.with_raw(|options| made_one(|raw| unsafe { sys::leafpack_group_from_environment(options, raw) }))
+    }
+
+    /// Ranks 0 to size - 1 that meet in a file which all of them see.
+    pub fn from_file(path: &Path, rank: i32, size: i32, options: &GroupOptions) -> Result<Group> {
+        let text = path.to_str().ok_or_else(|| Error::invalid_argument(format!("{path:?} is no UTF-8")))?;
+        let path = c_string(text)?;
+        options.with_raw(|options| {
+            made_one(|raw| unsafe { sys::leafpack_group_from_file(path.as_ptr(), rank, size, options, raw) })
+        })
+    }
+
+    /// `env://` (rank and size -1), `tcp://HOST:PORT` (rank 0 listens there), `file://PATH`.
+    pub fn from_url(url: &str, rank: i32, size: i32, options: &GroupOptions) -> Result<Group> {
+        let url = c_string(url)?;
+        options.with_raw(|options| {
+            made_one(|raw| unsafe { sys::leafpack_group_from_url(url.as_ptr(), rank, size, options, raw) })
+        })
+    }
+
+    /// Ranks that are threads of this process: element r is for the thread that is rank r.
+    ///
+    /// ```
+    /// # fn main() -> leafpack::Result<()> {
+    /// use leafpack::{all_reduce, AllReduceOptions, Group, GroupOptions, Tensor, TensorDict};
+    ///
+    /// let groups = Group::local(2, &GroupOptions::default())?;
+    /// std::thread::scope(|scope| {
+    ///     for group in groups {
+    ///         scope.spawn(move || -> leafpack::Result<()> {
+    ///             let mut tree = TensorDict::new();
+    ///             tree.set("x", Tensor::from_vec(vec![1 + group.rank()], &[1])?)?;
+    ///             all_reduce(&mut tree, &group, &AllReduceOptions::default())?;
+    ///             assert_eq!(tree.slice::<i32>("x")?, [3]);
+    ///             Ok(())
+    ///         });
+    ///     }
+    /// });
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn local(size: i32, options: &GroupOptions) -> Result<Vec<Group>> {
+        let mut raw = vec![ptr::null_mut(); size.try_into().unwrap_or(0)];
+        options.with_raw(|options| unsafe {
+            check(sys::leafpack_groups_in_process(size, options, raw.as_mut_ptr()))
+        })?;
+        Ok(raw.into_iter().filter_map(NonNull::new).map(Group::from_raw).collect())
+    }
+
+    /// The group of some ranks (of the job) of this one. FailedPrecondition on a rank that is no member.
+    pub fn new_group(&self, ranks: &[i32], name: Option<&str>) -> Result<Group> {
+        let name = name.map(c_string).transpose()?;
+        let name = name.as_ref().map_or(ptr::null(), |name| name.as_ptr());
+        made_one(|raw| unsafe {
+            sys::leafpack_group_of_ranks(self.as_raw(), ranks.as_ptr(), ranks.len(), name, ptr::null(), raw)
+        })
+    }
+
+    /// A collective: ranks of one color get one group, ordered by `key`, then by rank; None for a rank
+    /// without a color.
+    pub fn split(&self, color: Option<i32>, key: i32) -> Result<Option<Group>> {
+        let color = color.unwrap_or(sys::LEAFPACK_NO_COLOR);
+        made(|raw| unsafe { sys::leafpack_group_split(self.as_raw(), color, key, ptr::null(), raw) })
+    }
+
+    fn number(
+        &self,
+        get: unsafe extern "C" fn(*const sys::leafpack_group, *mut i32) -> *mut sys::leafpack_error,
+    ) -> i32 {
+        let mut number = 0;
+        // A handle that lives tells about itself.
+        check(unsafe { get(self.as_raw(), &mut number) }).expect("a group tells about itself");
+        number
+    }
+
+    /// This process's place in the group.
+    pub fn rank(&self) -> i32 {
+        self.number(sys::leafpack_group_rank)
+    }
+
+    pub fn size(&self) -> i32 {
+        self.number(sys::leafpack_group_size)
+    }
+
+    /// This process's place in the job.
+    pub fn global_rank(&self) -> i32 {
+        self.number(sys::leafpack_group_global_rank)
+    }
+
+    /// From a place in the group to the rank in the job.
+    pub fn to_global(&self, group_rank: i32) -> Result<i32> {
+        let mut rank = 0;
+        check(unsafe { sys::leafpack_group_to_global(self.as_raw(), group_rank, &mut rank) })?;
+        Ok(rank)
+    }
+
+    /// From a rank in the job to the place in the group.
+    pub fn to_group(&self, global_rank: i32) -> Result<i32> {
+        let mut rank = 0;
+        check(unsafe { sys::leafpack_group_to_group(self.as_raw(), global_rank, &mut rank) })?;
+        Ok(rank)
+    }
+
+    /// Lets calls in flight end for at most `timeout`, gives the rest up, and leaves.
+    pub fn shutdown(self, timeout: Duration) -> Result<()> {
+        let timeout = milliseconds(Some(timeout))?;
+        check(unsafe { sys::leafpack_group_shutdown(self.as_raw(), timeout) })
+    }
+}

@@ -1,0 +1,61 @@
+//! leafpack keeps trees of tensors in step across processes: one call reduces every leaf of a tree in
+//! place over all ranks of a job, with few large messages in place of many small ones. This crate is
+//! the safe face of the C interface; `docs/` of leafpack is the manual.
+//!
+//! ```
+//! # fn main() -> leafpack::Result<()> {
+//! use leafpack::{all_reduce, AllReduceOptions, Group, GroupOptions, ReduceOp, Tensor, TensorDict};
+//!
+//! // As a launcher sets RANK and its neighbours: Group::from_environment(&GroupOptions::default())?
+//! let group = Group::local(1, &GroupOptions::default())?.remove(0);
+//!
+//! let mut grads = TensorDict::new();
+//! grads.set(["encoder", "weight"], Tensor::from_vec(vec![1.0f32, 2.0, 3.0, 4.0], &[2, 2])?)?;
+//! grads.set(["encoder", "bias"], Tensor::from_vec(vec![0.5f32, 0.5], &[2])?)?;
+//! all_reduce(&mut grads, &group, &AllReduceOptions::with_op(ReduceOp::Avg))?;
+//! assert_eq!(grads.slice::<f32>(["encoder", "weight"])?, [1.0, 2.0, 3.0, 4.0]);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What the types promise
+//!
+//! - A [`TensorDict`] owns its tensors, and leaves are read and written through borrows of it. A call
+//!   that writes leaves takes the tree by `&mut`; a call in flight ([`TreeWork`]) keeps that borrow.
+//! - [`TensorDict`], [`Tensor`], [`TreeWork`], [`Layout`] and [`Error`] are `Send` and `Sync`. A [`Group`]
+//!   is `Send` only: calls on one group come from one thread at a time.
+//! - Every error is a [`Result`] with code, kind, message, path and ranks; the message is the same as in
+//!   the other languages of a job. A panic of a closure comes out of the call that it was given to.
+//!
+//! ```compile_fail,E0277
+//! fn shared<T: Sync>() {}
+//! shared::<leafpack::Group>();
+//! ```
+
+mod collectives;
+mod error;
+mod group;
+mod key;
+mod log;
+mod non_tensor;
+mod options;
+mod tensor;
+mod tensor_dict;
+mod work;
+
+pub use collectives::*;
+pub use error::{Error, ErrorCode, ErrorKind, Result};
+pub use group::{Group, GroupOptions};
+pub use key::{KeyComponent, NestedKey};
+pub use log::{set_log, Severity};
+pub use non_tensor::NonTensor;
+pub use options::{AllReduceOptions, Bucketing, CallOptions, LeafFilter, OnFailure, ReduceOp, TransferOptions};
+pub use tensor::{DType, DlPack, Element, Tensor, TensorMut, TensorRef, BF16, F16};
+pub use tensor_dict::{Layout, Leaf, Leaves, LeavesMut, TensorDict, TreeRef};
+pub use work::{CollectiveStats, FromResult, Received, TreeWork};
+
+/// The version of the library that is loaded, "0.1.0".
+pub fn version() -> String {
+    // SAFETY: the text lives for ever.
+    unsafe { error::text_of(leafpack_sys::leafpack_version()) }
+}

@@ -1,0 +1,455 @@
+//! Tensors: typed memory that leaves are made of.
+
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::os::raw::c_void;
+use std::ptr::{self, NonNull};
+
+use leafpack_sys as sys;
+
+use crate::error::{check, slice_of, text_of, Error, Result};
+
+macro_rules! dtypes {
+    ($($item:ident = $number:ident,)*) => {
+        /// The type of a tensor's elements.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum DType {
+            $($item,)*
+        }
+
+        impl DType {
+            pub(crate) fn number(self) -> i32 {
+                match self {
+                    $(DType::$item => sys::$number,)*
+                }
+            }
+
+            pub(crate) fn from_number(number: i32) -> Option<DType> {
+                match number {
+                    $(sys::$number => Some(DType::$item),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+dtypes! {
+    UInt8 = LEAFPACK_UINT8,
+    Int8 = LEAFPACK_INT8,
+    Int16 = LEAFPACK_INT16,
+    Int32 = LEAFPACK_INT32,
+    Int64 = LEAFPACK_INT64,
+    Float16 = LEAFPACK_FLOAT16,
+    Float32 = LEAFPACK_FLOAT32,
+    Float64 = LEAFPACK_FLOAT64,
+    Complex32 = LEAFPACK_COMPLEX32,
+    Complex64 = LEAFPACK_COMPLEX64,
+    Complex128 = LEAFPACK_COMPLEX128,
+    Bool = LEAFPACK_BOOL,
+    BFloat16 = LEAFPACK_BFLOAT16,
+    Float8E5M2 = LEAFPACK_FLOAT8_E5M2,
+    Float8E4M3Fn = LEAFPACK_FLOAT8_E4M3FN,
+    Float8E5M2Fnuz = LEAFPACK_FLOAT8_E5M2FNUZ,
+    Float8E4M3Fnuz = LEAFPACK_FLOAT8_E4M3FNUZ,
+    UInt16 = LEAFPACK_UINT16,
+    UInt32 = LEAFPACK_UINT32,
+    UInt64 = LEAFPACK_UINT64,
+    Float8E8M0Fnu = LEAFPACK_FLOAT8_E8M0FNU,
+}
+
+impl DType {
+    /// "float32", as errors and layouts have it.
+    pub fn name(self) -> String {
+        // SAFETY: the text lives for ever.
+        unsafe { text_of(sys::leafpack_dtype_name(self.number())) }
+    }
+}
+
+mod private {
+    pub trait Sealed {}
+}
+
+/// A Rust type that has a dtype. What has none here (complex numbers, 8-bit floats) is reached as bytes
+/// ([`Tensor::as_bytes`]) or as DLPack.
+pub trait Element: private::Sealed + Copy + Send + Sync + 'static {
+    const DTYPE: DType;
+    /// Whether these bytes are values of the type.
+    #[doc(hidden)]
+    fn are_values(_bytes: &[u8]) -> bool {
+        true
+    }
+}
+
+macro_rules! elements {
+    ($($element:ty = $dtype:ident,)*) => {
+        $(
+            impl private::Sealed for $element {}
+            impl Element for $element {
+                const DTYPE: DType = DType::$dtype;
+            }
+        )*
+    };
+}
+
+elements! {
+    u8 = UInt8, u16 = UInt16, u32 = UInt32, u64 = UInt64,
+    i8 = Int8, i16 = Int16, i32 = Int32, i64 = Int64,
+    f32 = Float32, f64 = Float64,
+    F16 = Float16, BF16 = BFloat16,
+}
+
+impl private::Sealed for bool {}
+impl Element for bool {
+    const DTYPE: DType = DType::Bool;
+    // A peer may have sent any byte.
+    fn are_values(bytes: &[u8]) -> bool {
+        bytes.iter().all(|byte| *byte <= 1)
+    }
+}
+
+/// The bits of a half-precision float.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct F16(pub u16);
+
+/// The bits of a bfloat16: the upper half of an `f32`'s.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct BF16(pub u16);
+
+impl BF16 {
+    pub fn to_f32(self) -> f32 {
+        f32::from_bits(u32::from(self.0) << 16)
+    }
+}
+
+/// A tensor, the only handle on its memory: that of a `Vec` (`Tensor<'static>`), or of a slice that
+/// is borrowed for `'a`. [`TensorDict::set`](crate::TensorDict::set) moves it into a tree.
+#[derive(Debug)]
+pub struct Tensor<'a> {
+    raw: NonNull<sys::leafpack_tensor>,
+    _memory: PhantomData<&'a mut [u8]>,
+}
+
+// SAFETY: the library's functions may be called from any thread, memory is read through & and written
+// through &mut only, and elements are plain numbers.
+unsafe impl Send for Tensor<'_> {}
+unsafe impl Sync for Tensor<'_> {}
+
+impl Drop for Tensor<'_> {
+    fn drop(&mut self) {
+        // SAFETY: our own handle, freed once.
+        unsafe { sys::leafpack_tensor_free(self.raw.as_ptr()) }
+    }
+}
+
+unsafe extern "C" fn release_vec<T>(context: *mut c_void) {
+    drop(Box::from_raw(context as *mut Vec<T>));
+}
+
+fn sizes_for(sizes: &[usize], len: usize) -> Result<Vec<i64>> {
+    let product = sizes.iter().try_fold(1usize, |product, size| product.checked_mul(*size));
+    if product != Some(len) {
+        return Err(Error::invalid_argument(format!("sizes {sizes:?} do not make {len} elements")));
+    }
+    signed(sizes)
+}
+
+pub(crate) fn signed(sizes: &[usize]) -> Result<Vec<i64>> {
+    let convert = |size: &usize| {
+        i64::try_from(*size).map_err(|_| Error::invalid_argument(format!("{size} is too large a size")))
+    };
+    sizes.iter().map(convert).collect()
+}
+
+impl Tensor<'static> {
+    /// A tensor of these elements, row-major, that takes the vector over; nothing is copied.
+    pub fn from_vec<T: Element>(data: Vec<T>, sizes: &[usize]) -> Result<Self> {
+        let sizes = sizes_for(sizes, data.len())?;
+        let mut data = Box::new(data);
+        let memory: *mut T = data.as_mut_ptr();
+        let len = data.len();
+        let context = Box::into_raw(data);
+        // SAFETY: the vector lives until release_vec; where that is not called it is freed here.
+        unsafe {
+            from_memory(memory, len, &sizes, Some(release_vec::<T>), context.cast()).map_err(|error| {
+                drop(Box::from_raw(context));
+                error
+            })
+        }
+    }
+
+    /// Zeros in memory of the library.
+    pub fn zeros(dtype: DType, sizes: &[usize]) -> Result<Self> {
+        let sizes = signed(sizes)?;
+        // SAFETY: as the header asks.
+        unsafe { made(|raw| sys::leafpack_tensor_zeros(dtype.number(), sizes.len(), sizes.as_ptr(), raw)) }
+    }
+
+    /// A leaf that has no memory yet: a gradient that does not exist.
+    pub fn undefined() -> Result<Self> {
+        // SAFETY: as the header asks.
+        unsafe { made(|raw| sys::leafpack_tensor_undefined(raw)) }
+    }
+
+    /// A tensor over memory that came as DLPack; nothing is copied. On an error `managed` stays the
+    /// caller's.
+    ///
+    /// # Safety
+    /// `managed` is valid, its memory may be used from any thread, and nobody else uses it while the
+    /// tensor, or a tree that it is moved into, lives.
+    pub unsafe fn from_dlpack(managed: *mut sys::DLManagedTensor) -> Result<Self> {
+        made(|raw| sys::leafpack_tensor_from_dlpack(managed, raw))
+    }
+}
+
+/// Calls a function that makes a tensor.
+///
+/// # Safety
+/// `make` gives a handle of ours, whose memory lives for `'a`.
+unsafe fn made<'a>(
+    make: impl FnOnce(*mut *mut sys::leafpack_tensor) -> *mut sys::leafpack_error,
+) -> Result<Tensor<'a>> {
+    let mut raw = ptr::null_mut();
+    check(make(&mut raw))?;
+    Ok(Tensor::from_raw(raw))
+}
+
+/// # Safety
+/// `memory` holds `len` elements for `'a`, or until `release` is called.
+unsafe fn from_memory<'a, T: Element>(
+    memory: *mut T,
+    len: usize,
+    sizes: &[i64],
+    release: Option<unsafe extern "C" fn(*mut c_void)>,
+    context: *mut c_void,
+) -> Result<Tensor<'a>> {
+    let buffer = sys::leafpack_buffer {
+        struct_size: std::mem::size_of::<sys::leafpack_buffer>(),
+        data: if len == 0 { ptr::null_mut() } else { memory.cast() },
+        dtype: T::DTYPE.number(),
+        reserved: 0,
+        num_dims: sizes.len(),
+        sizes: sizes.as_ptr(),
+        strides: ptr::null(),
+        release,
+        context,
+    };
+    made(|raw| sys::leafpack_tensor_from_buffer(&buffer, raw))
+}
+
+impl<'a> Tensor<'a> {
+    /// A tensor over a slice, where it lies. The slice is borrowed until the tensor, and the tree that it
+    /// is moved into, are gone.
+    pub fn from_slice<T: Element>(data: &'a mut [T], sizes: &[usize]) -> Result<Self> {
+        let sizes = sizes_for(sizes, data.len())?;
+        // SAFETY: borrowed for 'a, as is the tensor.
+        unsafe { from_memory(data.as_mut_ptr(), data.len(), &sizes, None, ptr::null_mut()) }
+    }
+
+    /// # Safety
+    /// A handle of ours, not NULL, whose memory lives for `'a`.
+    pub(crate) unsafe fn from_raw(raw: *mut sys::leafpack_tensor) -> Self {
+        Tensor { raw: NonNull::new(raw).expect("the library gave no tensor"), _memory: PhantomData }
+    }
+
+    pub(crate) fn as_raw(&self) -> *const sys::leafpack_tensor {
+        self.raw.as_ptr()
+    }
+
+    pub(crate) fn info(&self) -> sys::leafpack_tensor_info {
+        // SAFETY: zeros are valid in each member; the handle lives.
+        unsafe {
+            let mut info: sys::leafpack_tensor_info = std::mem::zeroed();
+            info.struct_size = std::mem::size_of::<sys::leafpack_tensor_info>();
+            check(sys::leafpack_tensor_get_info(self.as_raw(), &mut info)).expect("a tensor tells about itself");
+            info
+        }
+    }
+
+    /// None of an undefined tensor, and of dtypes that this version does not know.
+    pub fn dtype(&self) -> Option<DType> {
+        DType::from_number(self.info().dtype)
+    }
+
+    /// Elements in each dimension.
+    pub fn sizes(&self) -> &[i64] {
+        let info = self.info();
+        // SAFETY: lent for as long as the handle lives.
+        unsafe { slice_of(info.sizes, info.num_dims) }
+    }
+
+    /// Elements from one index to the next in each dimension; None of what is not dense.
+    pub fn strides(&self) -> Option<&[i64]> {
+        let info = self.info();
+        // SAFETY: lent for as long as the handle lives.
+        (info.kind == sys::LEAFPACK_DENSE).then(|| unsafe { slice_of(info.strides, info.num_dims) })
+    }
+
+    pub fn num_elements(&self) -> i64 {
+        self.info().num_elements
+    }
+
+    pub fn is_undefined(&self) -> bool {
+        self.info().kind == sys::LEAFPACK_UNDEFINED
+    }
+
+    /// The memory of a dense, row-major tensor on the CPU, and its size in bytes.
+    pub(crate) fn memory(&self) -> Result<(*mut u8, usize)> {
+        let info = self.info();
+        if info.kind != sys::LEAFPACK_DENSE || info.device_type != sys::DL_CPU {
+            return Err(Error::invalid_argument("only a dense tensor in CPU memory is a slice"));
+        }
+        // SAFETY: lent, dense.
+        let (sizes, strides) =
+            unsafe { (slice_of(info.sizes, info.num_dims), slice_of(info.strides, info.num_dims)) };
+        if info.num_elements == 0 {
+            return Ok((NonNull::<u64>::dangling().as_ptr().cast(), 0));
+        }
+        let mut next = 1;
+        for (size, stride) in sizes.iter().zip(strides).rev() {
+            if *size != 1 && *stride != next {
+                return Err(Error::invalid_argument(format!(
+                    "a tensor of sizes {sizes:?} and strides {strides:?} has gaps or another order than row-major"
+                )));
+            }
+            next *= size;
+        }
+        Ok((info.data.cast(), (info.num_elements * info.element_size) as usize))
+    }
+
+    /// The memory as elements of T.
+    fn elements<T: Element>(&self) -> Result<(*mut T, usize)> {
+        let dtype = self.dtype();
+        if dtype != Some(T::DTYPE) {
+            let found = dtype.map_or("no dtype that is known here".to_string(), DType::name);
+            return Err(Error::invalid_argument(format!(
+                "a tensor of {found} is no slice of {}",
+                T::DTYPE.name()
+            )));
+        }
+        let (memory, bytes) = self.memory()?;
+        let elements: *mut T = memory.cast();
+        if elements as usize % std::mem::align_of::<T>() != 0 {
+            return Err(Error::invalid_argument("the tensor's memory is not aligned"));
+        }
+        // SAFETY: that many bytes are there.
+        if !T::are_values(unsafe { slice_of(memory, bytes) }) {
+            return Err(Error::invalid_argument("a tensor of bool holds a byte that is neither 0 nor 1"));
+        }
+        Ok((elements, bytes / std::mem::size_of::<T>()))
+    }
+
+    /// The elements. InvalidArgument if they are of another type, not in CPU memory, or not row-major
+    /// without gaps.
+    pub fn as_slice<T: Element>(&self) -> Result<&[T]> {
+        let (elements, len) = self.elements::<T>()?;
+        // SAFETY: checked; nobody writes while self is borrowed.
+        Ok(unsafe { slice_of(elements, len) })
+    }
+
+    /// The elements, to be written. Errors as of `as_slice`.
+    pub fn as_mut_slice<T: Element>(&mut self) -> Result<&mut [T]> {
+        let (elements, len) = self.elements::<T>()?;
+        // SAFETY: checked (with no elements the pointer is aligned too); nobody else has it.
+        Ok(unsafe { std::slice::from_raw_parts_mut(elements, len) })
+    }
+
+    /// The memory as it is, whatever the dtype.
+    pub fn as_bytes(&self) -> Result<&[u8]> {
+        let (memory, bytes) = self.memory()?;
+        // SAFETY: as in as_slice.
+        Ok(unsafe { slice_of(memory, bytes) })
+    }
+
+    /// The tensor as DLPack; nothing is copied.
+    pub fn to_dlpack(&self) -> Result<DlPack<'_>> {
+        let mut managed = ptr::null_mut();
+        // SAFETY: as the header asks.
+        unsafe { check(sys::leafpack_tensor_to_dlpack(self.as_raw(), &mut managed))? };
+        let managed = NonNull::new(managed).expect("the library gave no DLPack");
+        Ok(DlPack { managed, _tensor: PhantomData })
+    }
+}
+
+/// A tensor as DLPack; dropping it calls the deleter.
+#[derive(Debug)]
+pub struct DlPack<'t> {
+    managed: NonNull<sys::DLManagedTensor>,
+    _tensor: PhantomData<&'t ()>,
+}
+
+impl DlPack<'_> {
+    /// What the pointer points to lives as long as `self`.
+    pub fn as_ptr(&self) -> *mut sys::DLManagedTensor {
+        self.managed.as_ptr()
+    }
+
+    /// Gives it away: who takes it calls its deleter once. The memory stays until then, but if it
+    /// was borrowed ([`Tensor::from_slice`]) only as long as that, and who writes it must know that
+    /// Rust may be reading.
+    pub fn into_raw(self) -> *mut sys::DLManagedTensor {
+        let managed = self.managed.as_ptr();
+        std::mem::forget(self);
+        managed
+    }
+}
+
+impl Drop for DlPack<'_> {
+    fn drop(&mut self) {
+        // SAFETY: ours, called once.
+        unsafe {
+            if let Some(deleter) = self.managed.as_ref().deleter {
+                deleter(self.managed.as_ptr());
+            }
+        }
+    }
+}
+
+/// A tensor of a tree that is borrowed for `'t`.
+#[derive(Debug)]
+pub struct TensorRef<'t>(pub(crate) Tensor<'t>);
+
+impl<'t> TensorRef<'t> {
+    /// As [`Tensor::as_slice`], for as long as the tree is borrowed.
+    pub fn as_slice<T: Element>(&self) -> Result<&'t [T]> {
+        let (elements, len) = self.0.elements::<T>()?;
+        // SAFETY: the tree, which nobody changes for 't, keeps the memory.
+        Ok(unsafe { slice_of(elements, len) })
+    }
+}
+
+impl<'t> Deref for TensorRef<'t> {
+    type Target = Tensor<'t>;
+    fn deref(&self) -> &Tensor<'t> {
+        &self.0
+    }
+}
+
+/// A tensor of a tree that is borrowed for `'t`, to be written.
+#[derive(Debug)]
+pub struct TensorMut<'t>(pub(crate) Tensor<'t>);
+
+impl<'t> TensorMut<'t> {
+    /// As [`Tensor::as_mut_slice`], for as long as the tree is borrowed.
+    pub fn into_mut_slice<T: Element>(self) -> Result<&'t mut [T]> {
+        let (elements, len) = self.0.elements::<T>()?;
+        // SAFETY: the tree, which is ours alone for 't, keeps the memory.
+        Ok(unsafe { std::slice::from_raw_parts_mut(elements, len) })
+    }
+}
+
+impl<'t> Deref for TensorMut<'t> {
+    type Target = Tensor<'t>;
+    fn deref(&self) -> &Tensor<'t> {
+        &self.0
+    }
+}
+
+impl DerefMut for TensorMut<'_> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
+    }
+}

@@ -1,0 +1,261 @@
+//! Calls in flight, and what they give.
+
+use std::marker::PhantomData;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::time::Duration;
+
+use leafpack_sys as sys;
+
+use crate::error::{check, slice_of, ErrorCode, Result};
+use crate::tensor_dict::{made, TensorDict};
+
+/// The library's handle of a call in flight.
+#[derive(Debug)]
+pub struct RawWork {
+    raw: NonNull<sys::leafpack_work>,
+    waited_for: AtomicBool,
+}
+
+// SAFETY: many threads may use a work at once.
+unsafe impl Send for RawWork {}
+unsafe impl Sync for RawWork {}
+
+impl Drop for RawWork {
+    fn drop(&mut self) {
+        // SAFETY: our own handle, freed once.
+        unsafe { sys::leafpack_work_free(self.raw.as_ptr()) }
+    }
+}
+
+// SAFETY, of all below: the handle lives.
+impl RawWork {
+    pub(crate) fn from_raw(raw: *mut sys::leafpack_work) -> Arc<RawWork> {
+        let raw = NonNull::new(raw).expect("the library gave no work");
+        Arc::new(RawWork { raw, waited_for: AtomicBool::new(false) })
+    }
+
+    pub(crate) fn wait(&self) -> Result<()> {
+        let result = check(unsafe { sys::leafpack_work_wait(self.raw.as_ptr(), sys::LEAFPACK_NO_TIMEOUT.into()) });
+        self.waited_for.store(true, Ordering::Release);
+        result
+    }
+
+    pub(crate) fn was_waited_for(&self) -> bool {
+        self.waited_for.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        let mut done = 0;
+        check(unsafe { sys::leafpack_work_is_done(self.raw.as_ptr(), &mut done) }).is_ok() && done != 0
+    }
+}
+
+/// Where the time of a call went, seconds; phases of different messages overlap.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct CollectiveStats {
+    pub prepare: f64,
+    pub agree: f64,
+    pub pack: f64,
+    pub communicate: f64,
+    pub unpack: f64,
+    pub total: f64,
+    /// Tensors that took part.
+    pub leaves: i64,
+    /// Bytes of this rank's leaves that took part.
+    pub bytes: i64,
+    /// 0 when the tree rode with its digest.
+    pub messages: i64,
+}
+
+/// A call in flight, over leaves that are borrowed for `'t`: until the work is waited for, they can be
+/// neither read nor written (only read, where the call only sends them), and the work cannot
+/// outlive them.
+///
+/// A work that is dropped is not given up: its call goes on, and the next use of the tree waits for it
+/// and returns its error.
+///
+/// ```
+/// # fn main() -> leafpack::Result<()> {
+/// # use leafpack::*;
+/// # let group = Group::local(1, &GroupOptions::default())?.remove(0);
+/// let mut tree = TensorDict::new();
+/// tree.set("x", Tensor::from_vec(vec![1.0f32; 8], &[8])?)?;
+/// let work = all_reduce_async(&mut tree, &group, &AllReduceOptions::default())?;
+/// // ... anything but the tree ...
+/// work.wait()?;
+/// assert_eq!(tree.slice::<f32>("x")?[0], 1.0);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// While it is in flight the tree cannot be touched, nor go:
+///
+/// ```compile_fail,E0502
+/// # use leafpack::*;
+/// fn read(tree: &mut TensorDict<'static>, group: &Group) -> Result<()> {
+///     let work = all_reduce_async(tree, group, &AllReduceOptions::default())?;
+///     println!("{}", tree.slice::<f32>("x")?[0]);
+///     work.wait()
+/// }
+/// ```
+///
+/// ```compile_fail,E0515
+/// # use leafpack::*;
+/// fn start(group: &Group) -> Result<TreeWork<'_>> {
+///     let mut tree = TensorDict::new();
+///     all_reduce_async(&mut tree, group, &AllReduceOptions::default())
+/// }
+/// ```
+#[derive(Debug)]
+#[must_use = "a call that nobody waits for goes on, and its error comes late"]
+pub struct TreeWork<'t, R = ()> {
+    work: Arc<RawWork>,
+    _leaves: PhantomData<&'t ()>,
+    _result: PhantomData<fn() -> R>,
+}
+
+impl<'t, R: FromResult> TreeWork<'t, R> {
+    pub(crate) fn new(work: Arc<RawWork>) -> Self {
+        TreeWork { work, _leaves: PhantomData, _result: PhantomData }
+    }
+
+    /// Returns when the call is over, which its own deadline bounds, with what the synchronous call gives.
+    pub fn wait(self) -> Result<R> {
+        self.work.wait()?;
+        R::from_work(&self.work)
+    }
+
+    /// Waits for at most `timeout`; true if the call is over, so that `wait` would not block.
+    pub fn wait_for(&self, timeout: Duration) -> bool {
+        let timeout = timeout.as_millis().try_into().unwrap_or(i64::MAX);
+        // The call's own error is kept for `wait`.
+        let waited = check(unsafe { sys::leafpack_work_wait(self.work.raw.as_ptr(), timeout) });
+        !matches!(waited, Err(error) if error.code() == ErrorCode::DeadlineExceeded) || self.is_done()
+    }
+
+    /// Never blocks.
+    pub fn is_done(&self) -> bool {
+        self.work.is_done()
+    }
+
+    /// Asks to give the call up; `wait` then tells what became of it.
+    pub fn cancel(&self) -> Result<()> {
+        check(unsafe { sys::leafpack_work_cancel(self.work.raw.as_ptr()) })
+    }
+
+    /// Where the time went, once the call is over; zeros of a transfer.
+    pub fn stats(&self) -> Result<CollectiveStats> {
+        let mut stats: sys::leafpack_stats = unsafe { std::mem::zeroed() };
+        stats.struct_size = std::mem::size_of::<sys::leafpack_stats>();
+        check(unsafe { sys::leafpack_work_stats(self.work.raw.as_ptr(), &mut stats) })?;
+        Ok(CollectiveStats {
+            prepare: stats.prepare,
+            agree: stats.agree,
+            pack: stats.pack,
+            communicate: stats.communicate,
+            unpack: stats.unpack,
+            total: stats.total,
+            leaves: stats.leaves,
+            bytes: stats.bytes,
+            messages: stats.messages,
+        })
+    }
+}
+
+/// The library's result of a call.
+pub(crate) struct RawResult(*mut sys::leafpack_result);
+
+impl Drop for RawResult {
+    fn drop(&mut self) {
+        // SAFETY: our own handle, or NULL.
+        unsafe { sys::leafpack_result_free(self.0) }
+    }
+}
+
+// SAFETY, of all below: the handle lives; what it lends is copied.
+impl RawResult {
+    pub(crate) fn from_raw(raw: *mut sys::leafpack_result) -> RawResult {
+        RawResult(raw)
+    }
+
+    pub(crate) fn trees(&self) -> Result<Vec<TensorDict<'static>>> {
+        let mut num_trees = 0;
+        check(unsafe { sys::leafpack_result_num_trees(self.0, &mut num_trees) })?;
+        // New trees share nothing with another tree, and own their memory.
+        (0..num_trees).map(|index| unsafe { made(|raw| sys::leafpack_result_tree(self.0, index, raw)) }).collect()
+    }
+
+    pub(crate) fn tree(&self) -> Result<TensorDict<'static>> {
+        Ok(self.trees()?.pop().expect("the library gave no tree"))
+    }
+
+    pub(crate) fn strings(&self) -> Result<Vec<Vec<u8>>> {
+        let mut num_strings = 0;
+        check(unsafe { sys::leafpack_result_num_strings(self.0, &mut num_strings) })?;
+        let string = |index| {
+            let (mut data, mut size) = (ptr::null(), 0);
+            check(unsafe { sys::leafpack_result_string(self.0, index, &mut data, &mut size) })?;
+            Ok(unsafe { slice_of(data.cast(), size) }.to_vec())
+        };
+        (0..num_strings).map(string).collect()
+    }
+
+    pub(crate) fn source(&self) -> Result<i32> {
+        let mut rank = 0;
+        check(unsafe { sys::leafpack_result_source(self.0, &mut rank) })?;
+        Ok(rank)
+    }
+}
+
+/// What a call gives: nothing, a tree, or a tree of each rank.
+pub trait FromResult: Sized {
+    #[doc(hidden)]
+    fn from_work(work: &RawWork) -> Result<Self>;
+}
+
+fn result_of(work: &RawWork) -> Result<RawResult> {
+    let mut raw = ptr::null_mut();
+    check(unsafe { sys::leafpack_work_result(work.raw.as_ptr(), &mut raw) })?;
+    Ok(RawResult::from_raw(raw))
+}
+
+impl FromResult for () {
+    fn from_work(_: &RawWork) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl FromResult for TensorDict<'static> {
+    fn from_work(work: &RawWork) -> Result<Self> {
+        result_of(work)?.tree()
+    }
+}
+
+impl FromResult for Vec<TensorDict<'static>> {
+    fn from_work(work: &RawWork) -> Result<Self> {
+        result_of(work)?.trees()
+    }
+}
+
+/// What came from another rank.
+#[derive(Debug)]
+pub struct Received<T> {
+    pub value: T,
+    /// The rank of the job that sent it.
+    pub source: i32,
+}
+
+impl FromResult for Received<TensorDict<'static>> {
+    fn from_work(work: &RawWork) -> Result<Self> {
+        Received::from_result(&result_of(work)?)
+    }
+}
+
+impl Received<TensorDict<'static>> {
+    pub(crate) fn from_result(result: &RawResult) -> Result<Self> {
+        Ok(Received { value: result.tree()?, source: result.source()? })
+    }
+}
