@@ -74,13 +74,7 @@ void BindCastOps(py::module_& ops) {
     return names;
   });
   ops.def("set_names", [](TensorDict& tree, const py::object& names) {
-    std::vector<std::string> taken;
-    if (!names.is_none()) {
-      for (py::handle name : names) {
-        taken.push_back(name.is_none() ? std::string() : name.cast<std::string>());
-      }
-    }
-    RaiseIfError(tree.SetNames(std::move(taken)));
+    RaiseIfError(tree.SetNames(NamesFromPython(names)));
   });
   ops.def("device", [](const TensorDict& tree) -> py::object {
     if (!tree.device().has_value()) return py::none();

@@ -129,20 +129,19 @@ void BindTensorDict(py::module_& module) {
       module, "TensorDict",
       "A tree whose leaves are tensors and whose nodes share a batch size, with the names and\n"
       "signatures of tensordict.TensorDict. Keys come in canonical order.")
-      .def(py::init([](const py::object& source, const py::object& batch_size) {
-             TensorDict tree(BatchSizeFromPython(batch_size));
+      .def(py::init([](const py::object& source, const py::object& batch_size,
+                       const py::object& device, const py::object& names,
+                       const py::object& /*non_blocking*/, bool lock, const py::kwargs& entries) {
+             TensorDict tree(BatchSizeFromPython(batch_size), DeviceFromPython(device));
              if (!source.is_none()) Fill(tree, source, 0);
+             if (!entries.empty()) Fill(tree, entries, 0);
+             if (!names.is_none()) RaiseIfError(tree.SetNames(NamesFromPython(names)));
+             if (lock) tree.Lock();
              return tree;
            }),
-           py::arg("source") = py::none(), py::arg("batch_size") = py::tuple())
-      .def_static(
-          "from_dict",
-          [](const py::dict& source, const py::object& batch_size) {
-            TensorDict tree(BatchSizeFromPython(batch_size));
-            Fill(tree, source, 0);
-            return tree;
-          },
-          py::arg("source"), py::arg("batch_size") = py::tuple())
+           py::arg("source") = py::none(), py::arg("batch_size") = py::none(),
+           py::arg("device") = py::none(), py::arg("names") = py::none(),
+           py::arg("non_blocking") = py::none(), py::arg("lock") = false)
       .def_static(
           "from_tensordict",
           [](const py::object& source) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 #include "bindings/python/errors.h"
@@ -98,6 +99,7 @@ class Describer {
       if (!child.component.has_value()) {
         // The wrapper's own node stands for what it wraps.
         const TypeInfo& inner = TypeOf(Py_TYPE(child.value.ptr()));
+        if (inner.kind == TypeKind::kLeafpackTensorDict) VisitLeafpackBelow(TensorDictOf(child.value.ptr()));
         if (!IsNodeKind(inner.kind) || inner.kind == TypeKind::kLeafpackTensorDict) continue;
         if (++depth_ >= 2 * kMaxTreeDepth) {
           return Unsupported(path_, "the tree contains itself");
@@ -172,6 +174,10 @@ class Describer {
     node.batch_size = tree.batch_size().vec();
     node.names = tree.names();
     nodes_.push_back(std::move(node));
+    VisitLeafpackBelow(tree);
+  }
+
+  void VisitLeafpackBelow(const TensorDict& tree) {
     for (const TensorDict::Child& child : tree.Children()) {
       if (!child.is_dict()) continue;
       path_.push_back(child.key);
@@ -281,7 +287,7 @@ class Builder {
     if (site.node->kind == NodeKind::kTensorDict) {
       if (is_value) {
         site.values.append(py::reinterpret_steal<py::object>(ComponentToPython(path.back())));
-      } else if (!leaves_.leaves[i].defined()) {
+      } else if (!leaves_.leaves[i].defined() && !absl::StrContains(site.node->note, "\"leafpack\"")) {
         return Contradiction(path, "a tensordict cannot hold a leaf without a tensor");
       }
     }
@@ -297,7 +303,11 @@ class Builder {
     } else {
       site.has_names = true;
     }
-    if (node != nullptr && node->kind != site.node->kind) site.has_other_kinds = true;
+    // Stacks and tensorclasses of leafpack are tensordict nodes over leafpack's own.
+    if (node != nullptr && node->kind != site.node->kind &&
+        !(site.node->kind == NodeKind::kTensorDict && node->kind == NodeKind::kTree)) {
+      site.has_other_kinds = true;
+    }
     py::object key = py::reinterpret_steal<py::object>(ComponentToPython(component));
     if (PyDict_SetItem(site.children.ptr(), key.ptr(), value.ptr()) != 0) {
       throw py::error_already_set();

@@ -1,5 +1,7 @@
 #include "bindings/python/tree_values.h"
 
+#include <torch/csrc/Device.h>
+
 #include <pybind11/pybind11.h>
 
 #include <complex>
@@ -76,6 +78,22 @@ py::object ValueToPython(const TreeValue& value) {
   }
   if (const auto* tree = std::get_if<TensorDict>(&value)) return py::cast(*tree);
   return NonTensorToPython(std::get<NonTensor>(value));
+}
+
+std::vector<std::string> NamesFromPython(const py::object& names) {
+  std::vector<std::string> taken;
+  if (names.is_none()) return taken;
+  for (py::handle name : names) {
+    taken.push_back(name.is_none() ? std::string() : name.cast<std::string>());
+  }
+  return taken;
+}
+
+std::optional<c10::Device> DeviceFromPython(const py::object& device) {
+  if (device.is_none()) return std::nullopt;
+  py::object made = device;
+  if (!THPDevice_Check(made.ptr())) made = py::module_::import("torch").attr("device")(device);
+  return reinterpret_cast<THPDevice*>(made.ptr())->device;
 }
 
 at::Scalar ScalarFromPython(const py::handle& number) {

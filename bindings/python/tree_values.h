@@ -6,10 +6,13 @@
 #define LEAFPACK_BINDINGS_PYTHON_TREE_VALUES_H_
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 #include <c10/core/Scalar.h>
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "tensordict/nested_key.h"
@@ -35,6 +38,11 @@ py::object KeyToPython(const NestedKey& key);
 
 // A tensor, None, a leafpack.TensorDict or a plain value.
 py::object ValueToPython(const TreeValue& value);
+
+// Names of batch dimensions: None is "no names", an entry that is None "no name".
+std::vector<std::string> NamesFromPython(const py::object& names);
+// A torch.device, whatever torch.device() takes, or None.
+std::optional<c10::Device> DeviceFromPython(const py::object& device);
 
 // A bool, int, float or complex. TypeError for anything else.
 at::Scalar ScalarFromPython(const py::handle& number);

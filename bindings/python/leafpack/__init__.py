@@ -49,7 +49,9 @@ from leafpack._errors import (
 from leafpack._groups import Group, NonMember
 from leafpack._install import Installed, install, uninstall
 from leafpack._recorder import flight_dump, flight_on_error, flight_on_signal, flight_record
+from leafpack._tensorclass import is_tensorclass, tensorclass
 from leafpack._tree.files import load_safetensors, save_safetensors
+from leafpack._tree.lazy import LazyStack, lazy_stack
 
 _tree.attach()
 _methods.attach()
@@ -62,6 +64,7 @@ __all__ = [
     "Group",
     "Installed",
     "LayoutMismatchError",
+    "LazyStack",
     "NonMember",
     "PeerLostError",
     "PeerRefusedError",
@@ -86,7 +89,9 @@ __all__ = [
     "gather_bytes",
     "install",
     "irecv",
+    "is_tensorclass",
     "isend",
+    "lazy_stack",
     "load_safetensors",
     "premul_sum",
     "recv",
@@ -96,6 +101,7 @@ __all__ = [
     "scatter",
     "scatter_bytes",
     "send",
+    "tensorclass",
     "torch_version",
     "uninstall",
 ]

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 import torch
 
 from leafpack import _C
+from leafpack._tensorclass import is_tensorclass
+from leafpack._tree.lazy import LazyStack
 
 # The numbers are those of TypeKind in type_kinds.h.
 OTHER = 0
@@ -36,6 +38,10 @@ def classify(cls: type) -> tuple[int, str | None, str | None]:
         return NONE, None, None
     if issubclass(cls, _C.TensorDict):
         return LEAFPACK, None, None
+    if issubclass(cls, LazyStack):
+        return LAZY_STACK, "tensordicts", None
+    if is_tensorclass(cls):
+        return WRAPPER, "_tensordict", None
     # A tensordict can only be met when its package was imported.
     tensordict = sys.modules.get("tensordict")
     if tensordict is not None:

@@ -11,6 +11,7 @@ import sys
 import torch
 
 from leafpack import _C, _collectives
+from leafpack._tree.lazy import LazyStack
 
 
 def _to(tree, device):
@@ -289,6 +290,7 @@ def attach() -> None:
     """Gives leafpack.TensorDict its methods."""
     for name, function in METHODS.items():
         setattr(_C.TensorDict, name, function)
+        setattr(LazyStack, name, function)
     for name, function in CLASS_METHODS.items():
         setattr(_C.TensorDict, name, classmethod(function))
     _tensor_dict_all_reduce.__name__ = "all_reduce"

@@ -14,6 +14,8 @@ import sys
 import torch
 
 from leafpack import _C, _kinds
+from leafpack._tensorclass import is_tensorclass
+from leafpack._tree.lazy import LazyStack
 
 _MAX_STACK_DIM = 64
 
@@ -27,12 +29,15 @@ def describe(node) -> tuple[tuple[int, ...], str, bool]:
         classes.append(f"{type(node).__module__}:{type(node).__qualname__}")
         node = object.__getattribute__(node, attribute)
         kind, attribute, _ = _kinds.classify(type(node))
-    if kind == _kinds.LEAFPACK:
-        return tuple(node.batch_size), "", False
     if classes:
         note["class"] = classes
+    if kind == _kinds.LEAFPACK or type(node) is LazyStack:
+        note["leafpack"] = True
     if kind == _kinds.LAZY_STACK:
         note["stack"] = node.stack_dim
+    elif kind == _kinds.LEAFPACK:
+        if any(name is not None for name in node.names):
+            note["names"] = node.names
     elif kind == _kinds.NON_TENSOR_STACK:
         note["values"] = node.stack_dim
     else:
@@ -87,6 +92,8 @@ def build(
         for stack in ("stack", "values"):
             if isinstance(note.get(stack), int):
                 note[stack] += 1
+    if note.get("leafpack") is True:
+        return _build_leafpack(note, batch_size, children, stacked)
     try:
         import tensordict
     except ImportError:
@@ -108,6 +115,29 @@ def build(
     for name in reversed(note.get("class", ())):
         result = _wrap(tensordict, name, result)
     return result
+
+
+def _build_leafpack(note, batch_size, children, stacked):
+    """A LazyStack, or a tensorclass around it or around a leafpack.TensorDict."""
+    dim = note.get("stack")
+    if dim is not None:
+        if type(dim) is not int or not 0 <= dim < min(_MAX_STACK_DIM, max(1, len(batch_size))):
+            raise ValueError(f"a stack has the dimension {dim!r} of {len(batch_size)}")
+        if not stacked:
+            raise ValueError("the places of a stack are not 0, 1, 2, ...")
+        result = LazyStack(*children.values(), stack_dim=dim)
+    else:
+        result = _C.TensorDict(children, batch_size)
+        if note.get("names") is not None:
+            result.names = note["names"]
+    for name in reversed(note.get("class", ())):
+        result = _wrap_leafpack(name, result)
+    return result
+
+
+def _wrap_leafpack(name, result):
+    cls = _imported(name)
+    return cls.from_tensordict(result) if is_tensorclass(cls) else result
 
 
 def _tensordict(tensordict, note, batch_size, children, checked):
@@ -148,12 +178,7 @@ def _stack(tensordict, note, dim, batch_size, items, values):
 
 def _wrap(tensordict, name, result):
     """`result` in the class of this name, or as it is if this process does not know such a class."""
-    if not isinstance(name, str):
-        raise ValueError("a class has a name that is no text")
-    module, _, qualname = name.partition(":")
-    cls = sys.modules.get(module)
-    for part in qualname.split("."):
-        cls = vars(cls).get(part) if hasattr(cls, "__dict__") else None
+    cls = _imported(name)
     if not isinstance(cls, type):
         return result
     if _kinds.classify(cls)[0] != _kinds.WRAPPER:
@@ -161,3 +186,14 @@ def _wrap(tensordict, name, result):
     if issubclass(cls, tensordict.TensorDictParams):
         return cls(result)
     return cls.from_tensordict(result)
+
+
+def _imported(name):
+    """What has this name among the modules that are imported already."""
+    if not isinstance(name, str):
+        raise ValueError("a class has a name that is no text")
+    module, _, qualname = name.partition(":")
+    found = sys.modules.get(module)
+    for part in qualname.split("."):
+        found = vars(found).get(part) if hasattr(found, "__dict__") else None
+    return found

@@ -6,89 +6,10 @@ import operator
 import pickle
 
 import pytest
-import tensordict
 import torch
 
 import leafpack
-
-OURS, THEIRS = leafpack.TensorDict, tensordict.TensorDict
-
-
-def _matrix(*shape):
-    count = torch.Size(shape).numel()
-    return torch.arange(1.0, 1.0 + count).reshape(shape) / 2
-
-
-# Children and batch size. Nodes get the batch size of the tree.
-TREES = {
-    "flat": lambda: ({"b": _matrix(4, 3), "a": _matrix(4)}, [4]),
-    "nested": lambda: (
-        {"x": _matrix(4, 3, 2), "in": {"y": _matrix(4, 3), "deep": {"z": _matrix(4, 3, 1)}}},
-        [4, 3],
-    ),
-    "single": lambda: ({"x": _matrix(1, 2, 1), "in": {"y": _matrix(1, 2, 1, 3)}}, [1, 2, 1]),
-    "no batch": lambda: ({"x": _matrix(2), "in": {"y": _matrix(3, 2), "z": _matrix()}}, []),
-}
-BATCHED = ("flat", "nested", "single")
-ALL = tuple(TREES)
-
-
-def _copied(children):
-    return {k: _copied(v) if isinstance(v, dict) else v.clone() for k, v in children.items()}
-
-
-def both(name):
-    children, batch_size = TREES[name]()
-    return OURS(_copied(children), batch_size), THEIRS(_copied(children), batch_size)
-
-
-def _is_tree(value):
-    return isinstance(value, (OURS, THEIRS))
-
-
-def _leaves(tree):
-    return {
-        key if isinstance(key, tuple) else (key,): leaf
-        for key, leaf in tree.items(include_nested=True, leaves_only=True)
-    }
-
-
-def _storages(tree):
-    return {leaf.untyped_storage().data_ptr() for leaf in _leaves(tree).values()}
-
-
-def assert_same(ours, theirs, where="result", views=None):
-    """Equal keys, batch sizes, dtypes and values; views share storage exactly when tensordict's do."""
-    if _is_tree(theirs):
-        assert isinstance(ours, OURS), where
-        assert ours.batch_size == theirs.batch_size, where
-        our_leaves, their_leaves = _leaves(ours), _leaves(theirs)
-        assert our_leaves.keys() == their_leaves.keys(), where
-        for key, leaf in our_leaves.items():
-            assert_same(leaf, their_leaves[key], f"{where}: {key}")
-            if views is not None:
-                shared = [
-                    t.untyped_storage().data_ptr() in known
-                    for t, known in zip((leaf, their_leaves[key]), views)
-                ]
-                assert shared[0] == shared[1], f"{where}: {key} shares storage: {shared}"
-        nodes = [k for k in theirs.keys(True) if _is_tree(theirs[k])]
-        for key in nodes:
-            assert ours[key].batch_size == theirs[key].batch_size, f"{where}: {key}"
-    elif isinstance(theirs, torch.Tensor):
-        assert isinstance(ours, torch.Tensor) and ours.dtype == theirs.dtype, where
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True, msg=where)
-    elif isinstance(theirs, (tuple, list)):
-        assert len(ours) == len(theirs), where
-        for i, pair in enumerate(zip(ours, theirs)):
-            assert_same(*pair, f"{where}[{i}]", views)
-    elif isinstance(theirs, dict):
-        assert ours.keys() == theirs.keys()
-        for key in theirs:
-            assert_same(ours[key], theirs[key], f"{where}[{key}]", views)
-    else:
-        assert ours == theirs, where
-
+from beside import ALL, BATCHED, OURS, THEIRS, assert_same, both, storages
 
 def _mask(t):
     return torch.arange(t.batch_size[0]) % 2 == 0
@@ -298,7 +219,7 @@ _NO_VIEWS = {"deepcopy", "pickle"}
 )
 def test_as_tensordict(name, run, tree):
     ours, theirs = both(tree)
-    views = None if name in _NO_VIEWS else (_storages(ours), _storages(theirs))
+    views = None if name in _NO_VIEWS else (storages(ours), storages(theirs))
     got, wanted = run(ours), run(theirs)
     assert_same(got, wanted, views=views)
     assert_same(ours, theirs, "the tree itself")

@@ -12,6 +12,13 @@ class Pair:
     note: str
 
 
+@leafpack.tensorclass
+class Sample:
+    first: torch.Tensor
+    note: str
+    inner: leafpack.TensorDict = None
+
+
 # Small trees travel with their digest, large ones through the backend.
 SMALL, LARGE = 5, 40_000
 
@@ -49,6 +56,13 @@ def make(kind, value, numel=SMALL, note="n"):
         )
     if kind == "tensorclass":
         return Pair(first=full(value, 2, numel), note=note, batch_size=[2])
+    if kind == "own lazy":
+        return leafpack.lazy_stack(
+            [leafpack.TensorDict({"x": full(value, numel * n), "in": {"s": note}}) for n in (1, 2)]
+        )
+    if kind == "own tensorclass":
+        inner = leafpack.TensorDict({"y": full(value, 2, 3)}, [2])
+        return Sample(first=full(value, 2, numel), note=note, inner=inner, batch_size=[2], names=["time"])
     assert kind == "tensordict"
     return tensordict.TensorDict(
         {
@@ -63,7 +77,9 @@ def make(kind, value, numel=SMALL, note="n"):
     )
 
 
-KINDS = ("tensor", "dict", "leafpack", "module", "lazy", "tensorclass", "tensordict")
+KINDS = (
+    "tensor", "dict", "leafpack", "module", "lazy", "tensorclass", "own lazy", "own tensorclass", "tensordict",
+)  # fmt: skip
 
 
 def leaves(tree):

@@ -11,23 +11,33 @@ import inspect
 from leafpack._tree import (
     arithmetic,
     compare,
+    construct,
+    entries,
     files,
     interop,
     keys,
+    lazy,
     leaves,
+    rearrange,
+    reductions,
     shapes,
     torch_functions,
 )
 from leafpack._tree.common import TensorDict
 
-_THEMES = (keys, leaves, shapes, compare, arithmetic, files, interop, torch_functions)
+_THEMES = (
+    keys, entries, leaves, shapes, rearrange, compare, arithmetic, reductions, files, interop, construct,
+    lazy, torch_functions,
+)  # fmt: skip
 
 
 def attach() -> None:
     """Gives leafpack.TensorDict its methods."""
     TensorDict._from_tree = staticmethod(TensorDict.from_tensordict)
+    TensorDict._clear = TensorDict.clear
     for theme in _THEMES:
         for name, method in theme.METHODS.items():
             if inspect.isfunction(method):
                 method.__qualname__ = f"TensorDict.{name}"
             setattr(TensorDict, name, method)
+    lazy.attach()

@@ -9,11 +9,40 @@ from leafpack._tree.compare import is_operand
 from leafpack._tree.interop import as_tree
 
 
+def _completed(a, b, default):
+    """Both trees with the leaves of either: "intersection" drops what one lacks, another `default` stands for it."""
+    in_a, in_b = ops.keys(a, True, True), ops.keys(b, True, True)
+    if default == "intersection":
+        common = tuple(key for key in in_a if key in b)
+        return ops.select(a, common, True), ops.select(b, common, True)
+    a, b = ops.clone(a, False), ops.clone(b, False)
+    for tree, lacks in (
+        (a, [(k, b) for k in in_b if k not in a]),
+        (b, [(k, a) for k in in_a if k not in b]),
+    ):
+        for key, source in lacks:
+            like = source._get(key)
+            if isinstance(like, torch.Tensor):
+                tree._set(
+                    key,
+                    (
+                        default.expand_as(like)
+                        if isinstance(default, torch.Tensor)
+                        else torch.full_like(like, default)
+                    ),
+                )
+            else:
+                tree._set(key, like)
+    return a, b
+
+
 def _operation(name, inplace=False):
     whole = getattr(ops, name + "_" if inplace else name)
     per_leaf = getattr(torch, name)
 
-    def method(self, other):
+    def method(self, other, *, default=None):
+        if default is not None and not isinstance(other, torch.Tensor):
+            self, other = _completed(self, as_tree(other, self, "other"), default)
         if isinstance(other, torch.Tensor):
             if not inplace:
                 return ops.apply(self, lambda leaf: per_leaf(leaf, other), (), "none", None, None)
@@ -24,6 +53,12 @@ def _operation(name, inplace=False):
             other = as_tree(other, self, "other")
         result = whole(self, other)
         return self if inplace else result
+
+    if inplace:
+        with_default = method
+
+        def method(self, other):
+            return with_default(self, other)
 
     method.__name__ = name + "_" if inplace else name
     method.__doc__ = (
@@ -37,13 +72,23 @@ def _scaled(name, inplace=False):
     plain = _operation(name, inplace)
     whole = getattr(ops, f"{name}_scaled" + ("_" if inplace else ""))
 
-    def method(self, other, *, alpha=None):
+    def method(self, other, *, alpha=None, default=None):
+        if alpha is None and default is None:
+            return plain(self, other)
+        if default is not None and not isinstance(other, (torch.Tensor, int, float, complex)):
+            self, other = _completed(self, as_tree(other, self, "other"), default)
         if alpha is None:
             return plain(self, other)
         if isinstance(other, (torch.Tensor, int, float, complex)):
             return plain(self, other * alpha)
         result = whole(self, as_tree(other, self, "other"), alpha)
         return self if inplace else result
+
+    if inplace:
+        with_default = method
+
+        def method(self, other, *, alpha=None):
+            return with_default(self, other, alpha=alpha)
 
     method.__name__ = plain.__name__
     method.__doc__ = plain.__doc__[:-1] + ", times `alpha`."
@@ -92,14 +137,90 @@ def addcdiv_(self, other1, other2, *, value=1):
     return self
 
 
-def clamp(self, min=None, max=None):
-    """torch.clamp of all tensors, with numbers or tensors."""
-    return ops.apply(self, lambda leaf: torch.clamp(leaf, min, max), (), "none", None, None)
+def addcmul(self, other1, other2, *, value=1):
+    """self + value * other1 * other2."""
+    return addcmul_(ops.clone(self, True), other1, other2, value=value)
 
 
-def norm(self, *, ord=2.0):
-    """The norm of every tensor: a tree without batch dimensions."""
-    return ops.leaf_norms(self, float(ord))
+def addcdiv(self, other1, other2, *, value=1):
+    """self + value * other1 / other2."""
+    return addcdiv_(ops.clone(self, True), other1, other2, value=value)
+
+
+def clamp(self, min=None, max=None, *, out=None):
+    """torch.clamp of all tensors, with numbers, tensors or trees."""
+    trees = tuple(as_tree(bound, self) for bound in (min, max) if not _plain_operand(bound))
+
+    def clamped(leaf, *bounds):
+        bounds = list(bounds)
+        low = min if _plain_operand(min) else bounds.pop(0)
+        high = max if _plain_operand(max) else bounds.pop(0)
+        return torch.clamp(leaf, low, high)
+
+    result = ops.apply(self, clamped, trees, "none", None, None)
+    if out is None:
+        return result
+    ops.update_in_place(out, result, False)
+    return out
+
+
+def _plain_operand(value):
+    return value is None or isinstance(value, (torch.Tensor, int, float))
+
+
+def _per_leaf(name, inplace=False):
+    """A method for torch's function of two tensors that has no kernel for many."""
+    function = getattr(torch.Tensor, name + "_" if inplace else name)
+
+    def method(self, other, *, default=None):
+        if default is not None and not isinstance(other, torch.Tensor):
+            self, other = _completed(self, as_tree(other, self, "other"), default)
+        if isinstance(other, (torch.Tensor, int, float, complex)):
+            result = ops.apply(self, lambda leaf: function(leaf, other), (), "none", None, None)
+        else:
+            result = ops.apply(self, function, (as_tree(other, self, "other"),), "none", None, None)
+        return self if inplace else result
+
+    if inplace:
+        with_default = method
+
+        def method(self, other):
+            return with_default(self, other)
+
+    method.__name__ = name + "_" if inplace else name
+    method.__doc__ = f"torch.{name} of all tensors with a number, a tensor or another tree" + (
+        ", in place." if inplace else "."
+    )
+    return method
+
+
+def _question(name):
+    function = getattr(torch, name)
+
+    def method(self):
+        return ops.apply(self, function, (), "none", None, None)
+
+    method.__name__ = name
+    method.__doc__ = f"torch.{name} of all tensors."
+    return method
+
+
+def rsub(self, other, *, alpha=None, default=None):
+    """other - alpha * self."""
+    if default is not None and not isinstance(other, (torch.Tensor, int, float, complex)):
+        self, other = _completed(self, as_tree(other, self, "other"), default)
+    subtracted = self if alpha is None else METHODS["mul"](self, alpha)
+    return METHODS["neg"](METHODS["sub"](subtracted, other))
+
+
+def mod(self, other):
+    """torch.remainder of all tensors with a number, a tensor or another tree."""
+    return _REMAINDER(self, other)
+
+
+def norm(self, *, ord=2.0, dtype=None):
+    """The norm of every tensor, computed in `dtype`: a tree without batch dimensions."""
+    return ops.leaf_norms(self if dtype is None else ops.to(self, None, dtype, False), float(ord))
 
 
 def total_norm(self, ord=2.0):
@@ -117,10 +238,23 @@ def clip_grad_norm_(self, max_norm, norm_type=2.0, error_if_nonfinite=False):
     return ops.clip_norm_(ops.grads(self), float(max_norm), float(norm_type), error_if_nonfinite)
 
 
+_REMAINDER = _per_leaf("remainder")
+
+
+def _extreme_in_place(name):
+    def method(self, other):
+        ops.update_in_place(self, METHODS[name](self, other), False)
+        return self
+
+    method.__name__ = name + "_"
+    method.__doc__ = f"{name} in place."
+    return method
+
+
 METHODS = {
     function.__name__: function
     for function in (
-        lerp, lerp_, addcmul_, addcdiv_, clamp, norm, total_norm, clip_norm_, clip_grad_norm_,
+        lerp, lerp_, addcmul_, addcdiv_, addcmul, addcdiv, clamp, rsub, mod, norm, total_norm, clip_norm_, clip_grad_norm_,
     )
 }  # fmt: skip
 for _name in ("add", "sub"):
@@ -140,4 +274,13 @@ for _sign, _name in {
 METHODS |= {"__radd__": METHODS["__add__"], "__rmul__": METHODS["__mul__"]}
 for _name in ops.unary:
     METHODS |= {_name: _unary(_name, False), _name + "_": _unary(_name, True)}
+METHODS |= {
+    _name: _question(_name) for _name in ("isfinite", "isnan", "isreal", "isposinf", "isneginf")
+}
+METHODS |= {
+    _name: _per_leaf(_name) for _name in ("clamp_min", "clamp_max", "bitwise_and", "logical_and")
+}
+METHODS |= {_name + "_": _per_leaf(_name, inplace=True) for _name in ("clamp_min", "clamp_max")}
+METHODS |= {_name + "_": _extreme_in_place(_name) for _name in ("maximum", "minimum")}
+METHODS["__mod__"] = _operator(mod)
 METHODS |= {"__neg__": METHODS["neg"], "__abs__": METHODS["abs"]}

@@ -11,6 +11,16 @@ TensorDict = _C.TensorDict
 MISSING = object()
 
 
+class _NoValue:
+    """The default of arguments for which None means something."""
+
+    def __repr__(self):
+        return "<no value>"
+
+
+NO_VALUE = _NoValue()
+
+
 def is_key(key) -> bool:
     """Whether what stands in brackets is a key: a str, or a tuple with one. Everything else is an index."""
     kind = type(key)
@@ -42,3 +52,25 @@ def into(self, result, inplace):
 
 def tensors_of(self):
     return [leaf for leaf in ops.values(self, True, True) if isinstance(leaf, torch.Tensor)]
+
+
+def mapped(tree, of_leaf, of_sizes, names=None):
+    """A tree of of_leaf(tensor, batch size of its node), whose nodes have the batch sizes of_sizes(batch size).
+
+    `names` are those of the result's dimensions; True takes them from the tree.
+    """
+    result = TensorDict(batch_size=of_sizes(tree.batch_size))
+    for key, value in ops.items(tree, False, False):
+        if isinstance(value, torch.Tensor):
+            try:
+                value = of_leaf(value, tree.batch_size)
+            except Exception as error:
+                error.add_note(f"at {key!r} of the tree")
+                raise
+        elif isinstance(value, TensorDict):
+            value = mapped(value, of_leaf, of_sizes)
+        result._set(key, value)
+    names = tree.names if names is True else names
+    if names and any(name is not None for name in names):
+        ops.set_names(result, names)
+    return result

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from leafpack._tree.common import TensorDict, ops, tensors_of
+from leafpack._tree.common import TensorDict, ops
 from leafpack._tree.interop import as_tree
 
 
@@ -76,16 +76,6 @@ def __invert__(self):
     return ops.apply(self, torch.bitwise_not, (), "none", None, None)
 
 
-def all(self):
-    """Whether all elements of all tensors are true."""
-    return not any(leaf is not None and not bool(leaf.all()) for leaf in tensors_of(self))
-
-
-def any_(self):
-    """Whether an element of a tensor is true."""
-    return any(bool(leaf.any()) for leaf in tensors_of(self))
-
-
 _COMPARISONS = {
     "__lt__": torch.lt, "__le__": torch.le, "__gt__": torch.gt, "__ge__": torch.ge,
     "__and__": torch.bitwise_and, "__or__": torch.bitwise_or, "__xor__": torch.bitwise_xor,
@@ -97,8 +87,13 @@ _COMPARISONS = {
 METHODS = {
     function.__name__: function
     for function in (
-        __bool__, __eq__, __ne__, __invert__, numel, bytes, is_empty, allclose, equal, all,
+        __bool__, __eq__, __ne__, __invert__, numel, bytes, is_empty, allclose, equal,
     )
 }  # fmt: skip
 METHODS |= {name: _elementwise(name, function) for name, function in _COMPARISONS.items()}
-METHODS |= {"any": any_, "__hash__": None}
+METHODS |= {
+    "__hash__": None,
+    "__rand__": METHODS["__and__"],
+    "__ror__": METHODS["__or__"],
+    "__rxor__": METHODS["__xor__"],
+}

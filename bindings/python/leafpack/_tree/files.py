@@ -26,7 +26,7 @@ def state_dict(self, destination=None, prefix="", keep_vars=False, flatten=True)
     return result
 
 
-def load_state_dict(self, state_dict, strict=True, assign=False, cast=False):
+def load_state_dict(self, state_dict, strict=True, assign=False, from_flatten=None, *, cast=False):
     """Copies the leaves of a state dict, flat or nested, into this tree; with `assign` they take the places.
 
     At an error (a missing leaf, one too many if `strict`, another shape or dtype) nothing has changed.

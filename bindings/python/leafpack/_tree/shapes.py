@@ -34,19 +34,26 @@ def unbind(self, dim=0):
     return ops.unbind(self, dim)
 
 
-def stack(input, dim=0):
+def stack(input, dim=0, *, out=None):
     """Trees of one structure along a new batch dimension. torch.stack does the same."""
-    return ops.stack(input, dim)
+    return _into_out(ops.stack(input, dim), out)
 
 
-def cat(input, dim=0):
+def cat(input, dim=0, *, out=None):
     """Trees of one structure one behind the other. torch.cat does the same."""
-    return ops.cat(input, dim)
+    return _into_out(ops.cat(input, dim), out)
 
 
-def view(self, *shape, size=None):
+def _into_out(result, out):
+    if out is None:
+        return result
+    ops.update_in_place(out, result, False)
+    return out
+
+
+def view(self, *shape, size=None, batch_size=None):
     """The batch in another shape; views."""
-    return ops.view(self, sizes_of(shape, size))
+    return ops.view(self, sizes_of(shape, size, batch_size))
 
 
 def reshape(self, *shape, size=None):
@@ -109,11 +116,49 @@ _BATCH_SIZE = property(
     TensorDict.batch_size.fget, ops.set_batch_size, doc="The leading sizes of all tensors."
 )
 
+
+def rename(self, *names, **rename_map):
+    """A tree of new nodes and the same tensors with these names of dimensions, or with some of them changed."""
+    return rename_(ops.clone(self, False), *names, **rename_map)
+
+
+def rename_(self, *names, **rename_map):
+    """Names the batch dimensions; by keyword, gives those of these names new ones."""
+    if names and rename_map:
+        raise ValueError("give all names, or by keyword the new names of some")
+    if rename_map:
+        missing = [name for name in rename_map if name not in self.names]
+        if missing:
+            raise ValueError(f"no batch dimension is called {missing[0]!r}: {self.names}")
+        names = [rename_map.get(name, name) for name in self.names]
+    elif len(names) == 1 and (names[0] is None or isinstance(names[0], (list, tuple))):
+        names = [None] * len(self.batch_size) if names[0] is None else names[0]
+    ops.set_names(self, names)
+    return self
+
+
+def refine_names(self, *names):
+    """Names dimensions that have none; ... stands for those that stay as they are."""
+    names = list(names)
+    if ... in names:
+        place = names.index(...)
+        behind = len(names) - place - 1
+        stay = self.names[place : len(self.names) - behind]
+        names[place : place + 1] = stay
+    if len(names) != len(self.batch_size):
+        raise ValueError(f"{len(names)} names for {len(self.batch_size)} batch dimensions")
+    for old, new in zip(self.names, names):
+        if old is not None and new != old:
+            raise ValueError(f"the dimension {old!r} has a name already: it cannot become {new!r}")
+    ops.set_names(self, names)
+    return self
+
+
 METHODS = {
     function.__name__: function
     for function in (
         __len__, __iter__, split, chunk, unbind, view, reshape, permute, transpose, squeeze, unsqueeze, expand, flatten,
-        unflatten, size, dim,
+        unflatten, size, dim, rename, rename_, refine_names,
     )
 }  # fmt: skip
 METHODS |= {
@@ -124,5 +169,7 @@ METHODS |= {
     "shape": _BATCH_SIZE,
     "batch_dims": property(dim),
     "ndim": property(dim),
+    "swapaxes": transpose,
+    "swapdims": transpose,
     "names": property(_names, ops.set_names, doc="Names of the batch dimensions."),
 }

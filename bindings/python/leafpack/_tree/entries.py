@@ -1,0 +1,185 @@
+"""More about entries: of what kind they are, parts of a tree by key, and changes of single entries."""
+
+from __future__ import annotations
+
+import collections.abc
+
+import torch
+
+from leafpack._tree import keys
+from leafpack._tree.common import NO_VALUE, TensorDict, ops, tensors_of
+from leafpack._tree.interop import as_tree
+
+
+def clear(self):
+    """Takes away all entries."""
+    self._clear()
+    return self
+
+
+def popitem(self):
+    """Takes away the last entry and returns its key and value."""
+    names = ops.keys(self, False, False)
+    if not names:
+        raise KeyError("the tree is empty")
+    return names[-1], ops.pop(self, names[-1])
+
+
+def fill_(self, key, value):
+    """Fills the tensor at `key`, or all tensors of the node there."""
+    entry = self._get(key)
+    with torch.no_grad():
+        for leaf in tensors_of(entry) if isinstance(entry, TensorDict) else (entry,):
+            leaf.fill_(value)
+    return self
+
+
+def get_at(self, key, idx, default=NO_VALUE):
+    """These positions of what stands at `key`."""
+    if default is not NO_VALUE and key not in self:
+        return default
+    return self._get(key)[idx]
+
+
+def get_item_shape(self, key):
+    """The shape of the tensor, or the batch size of the node, at `key`."""
+    entry = self._get(key)
+    return entry.shape if isinstance(entry, (torch.Tensor, TensorDict)) else torch.Size(())
+
+
+def entry_class(self, key):
+    """The class of what stands at `key`."""
+    return type(self._get(key))
+
+
+def set_non_tensor(self, key, value):
+    """Puts a plain value at `key`."""
+    if isinstance(value, torch.Tensor) or isinstance(value, collections.abc.Mapping):
+        raise TypeError(f"a {type(value).__name__} is no plain value")
+    self._set(key, value)
+    return self
+
+
+def is_non_tensor(self, key):
+    """Whether a plain value stands at `key`."""
+    return not isinstance(self._get(key), (torch.Tensor, TensorDict, type(None)))
+
+
+def get_non_tensor(self, key, default=NO_VALUE):
+    """The plain value at `key`."""
+    if default is not NO_VALUE and key not in self:
+        return default
+    return self._get(key)
+
+
+def non_tensor_items(self, include_nested=False):
+    """Keys and values of the plain values."""
+    return [
+        (key, value)
+        for key, value in ops.items(self, include_nested, True)
+        if not isinstance(value, (torch.Tensor, type(None)))
+    ]
+
+
+def filter_non_tensor_data(self):
+    """A tree without the plain values."""
+    return ops.exclude(self, tuple(key for key, _ in non_tensor_items(self, True)))
+
+
+def filter_empty_(self):
+    """Takes away all nodes without leaves."""
+    for key, value in ops.items(self, False, False):
+        if isinstance(value, TensorDict):
+            if ops.is_empty(value):
+                ops.pop(self, key)
+            else:
+                filter_empty_(value)
+    return self
+
+
+def create_nested(self, key):
+    """Puts an empty node at `key`, of this batch size and with these names."""
+    parts = key if isinstance(key, tuple) else (key,)
+    self._set(parts, TensorDict(batch_size=self.batch_size))
+    return self
+
+
+def replace(self, *args, **kwargs):
+    """A tree of new nodes and the same tensors, in which these entries stand in place of others."""
+    if len(args) > 1:
+        raise TypeError(f"replace takes one tree, not {len(args)}")
+    result = ops.clone(self, False)
+    for source in (*args, kwargs):
+        for key, value in source.items():
+            if key in result:
+                result._set(key, value)
+    return result
+
+
+def rename_keys(self, mapping, *, strict=True):
+    """A tree of new nodes and the same tensors under new keys: a mapping of old ones to new ones."""
+    result = ops.clone(self, False)
+    taken = {}
+    for old, new in mapping.items():
+        if old in self:
+            taken[new] = ops.pop(result, old)
+        elif strict:
+            raise KeyError(f"{old!r} is not in the tree")
+    for new, value in taken.items():
+        result._set(new, value)
+    return result
+
+
+def separates(self, *keys, default=NO_VALUE, strict=True, filter_empty=True):
+    """Takes these entries away and returns a tree of them. A missing one gets `default`."""
+    result = ops.select(self, keys, strict and default is NO_VALUE)
+    for key in keys:
+        if key in self:
+            ops.pop(self, key)
+        elif default is not NO_VALUE:
+            result._set(key, default)
+    return filter_empty_(result) if filter_empty else result
+
+
+def split_keys(self, *key_sets, inplace=False, default=NO_VALUE, strict=True):
+    """One tree for each set of keys, and one of the rest."""
+    rest = self if inplace else ops.clone(self, False)
+    parts = tuple(separates(rest, *keys, default=default, strict=strict) for keys in key_sets)
+    return *parts, filter_empty_(rest)
+
+
+def update_at_(self, input_dict_or_td, idx, clone=False, *, keys_to_update=None, cast=False):
+    """Copies a tree into these positions of the tensors."""
+    source = as_tree(input_dict_or_td, TensorDict(batch_size=ops.index(self, idx).batch_size))
+    if keys_to_update is not None:
+        source = ops.select(source, keys.paths(keys_to_update), False)
+    target = ops.select(self, tuple(ops.keys(source, True, True)), True)
+    ops.set_index(target, idx, source, cast)
+    return self
+
+
+def copy_at_(self, tensordict, idx):
+    """update_at_ under torch's name."""
+    return update_at_(self, tensordict, idx)
+
+
+def sorted_keys(self):
+    """The keys of the first level, in canonical order."""
+    return ops.keys(self, False, False)
+
+
+def depth(self):
+    """How many levels of nodes there are below this one."""
+    nodes = [value for value in ops.values(self, False, False) if isinstance(value, TensorDict)]
+    return 1 + max(map(depth, nodes)) if nodes else 0
+
+
+METHODS = {
+    function.__name__: function
+    for function in (
+        clear, popitem, fill_, get_at, get_item_shape, entry_class, set_non_tensor, is_non_tensor, get_non_tensor,
+        non_tensor_items, filter_non_tensor_data, filter_empty_, create_nested, replace, rename_keys, separates,
+        split_keys, update_at_, copy_at_,
+    )
+}  # fmt: skip
+METHODS |= {"sorted_keys": property(sorted_keys), "depth": property(depth)}

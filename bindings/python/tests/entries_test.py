@@ -1,0 +1,192 @@
+"""Reductions, rearrangements, entries and arguments of leafpack.TensorDict beside tensordict's own."""
+
+import pytest
+import torch
+
+from beside import ALL, BATCHED, OURS, assert_same, both, storages
+
+M = torch.tensor([True, False, True, False])
+
+
+def _other(t):
+    return t.apply(lambda x: x * 2 - 3)
+
+
+def _kind(t):
+    return type(t)
+
+
+CASES = [
+    *[
+        (f"{name}{args}{options}", lambda t, n=name, a=args, o=options: getattr(t, n)(*a, **o), trees)
+        for name in ("sum", "nansum", "mean", "nanmean", "prod", "std", "var")
+        for args, options, trees in (
+            ((), {}, ("flat", "nested", "no batch")),
+            ((0,), {}, ("flat", "nested")),
+            ((-1,), {"keepdim": True}, ("flat", "nested")),
+            (((0, 1),), {}, ("nested",)),
+            (("feature",), {}, ("nested",)),
+            ((), {"keepdim": True}, ("flat", "nested")),
+        )
+        if not (name in ("std", "var") and "feature" in args)
+        and not (name == "prod" and (options or args == ((0, 1),)) and args != (-1,))
+    ],
+    ("sum dtype", lambda t: t.sum(0, dtype=torch.float64), ("flat", "nested")),
+    ("sum reduce", lambda t: t.sum(reduce=True), ALL),
+    ("mean reduce", lambda t: t.mean(reduce=True), ("single",)),
+    ("std correction", lambda t: t.std(0, correction=0), ("flat", "nested")),
+    ("amax", lambda t: t.amax(), ALL),
+    ("amin 0", lambda t: t.amin(0), BATCHED),
+    ("max", lambda t: t.max(), ALL),
+    ("max 0", lambda t: t.max(0).vals if hasattr(t.max(0), "vals") else t.max(0)[0], ("flat",)),
+    ("min no indices", lambda t: t.min(0, return_indices=False), ("flat", "nested")),
+    ("cummax", lambda t: t.cummax(0, return_indices=False), ("flat", "nested")),
+    ("cummin 1", lambda t: t.cummin(1, return_indices=False), ("nested",)),
+    ("logsumexp", lambda t: t.logsumexp(0), ("flat", "nested")),
+    ("logsumexp all", lambda t: t.logsumexp(), ("flat", "nested")),
+    ("softmax", lambda t: t.softmax(0), BATCHED),
+    ("quantile", lambda t: t.quantile(0.5, 0), ("flat", "nested")),
+    ("all dim", lambda t: (t > 1).all(0), BATCHED),
+    ("any dim", lambda t: (t > 1).any(-1), BATCHED),
+    ("gather", lambda t: t.gather(0, torch.tensor([1, 0, 3])), ("flat",)),
+    ("gather 2", lambda t: t.gather(1, torch.tensor([[1, 0], [2, 2], [0, 1], [0, 0]])), ("nested",)),
+    ("where", lambda t: t.where(M, _other(t)), ("flat",)),
+    ("where number", lambda t: t.where(M, 0.0), ("flat",)),
+    ("where 2", lambda t: t.where(torch.arange(12).reshape(4, 3) % 2 == 0, _other(t)), ("nested",)),
+    ("masked_fill", lambda t: t.masked_fill(M, 9.0), ("flat",)),
+    ("masked_fill_", lambda t: t.masked_fill_(M, 9.0), ("flat",)),
+    ("masked_select", lambda t: t.masked_select(M), ("flat",)),
+    ("repeat", lambda t: t.repeat(2, 3), ("nested",)),
+    ("repeat 1", lambda t: t.repeat(2), ("flat",)),
+    ("repeat_interleave", lambda t: t.repeat_interleave(2, dim=0), BATCHED),
+    ("repeat_interleave tensor", lambda t: t.repeat_interleave(torch.tensor([1, 0, 3, 2]), dim=0), ("flat", "nested")),
+    ("repeat_interleave flat", lambda t: t.repeat_interleave(2), ("flat",)),
+    ("tile", lambda t: t.tile((2, 2)), ("flat", "nested")),
+    ("roll", lambda t: t.roll(1, 0), BATCHED),
+    ("roll two", lambda t: t.roll((1, -2), (0, 1)), ("nested",)),
+    ("roll flat", lambda t: t.roll(1), ("flat",)),
+    ("flip", lambda t: t.flip(0), BATCHED),
+    ("flip two", lambda t: t.flip((0, 1)), ("nested", "single")),
+    ("fliplr", lambda t: t.fliplr(), ("nested",)),
+    ("flipud", lambda t: t.flipud(), ("flat", "nested")),
+    *[(f"rot90 {k}", lambda t, k=k: t.rot90(k), ("nested",)) for k in range(-1, 5)],
+    ("narrow", lambda t: t.narrow(0, 1, 2), ("flat", "nested")),
+    ("tensor_split", lambda t: t.tensor_split(3), ("flat", "nested")),
+    ("tensor_split at", lambda t: t.tensor_split([1, 3]), ("flat", "nested")),
+    ("movedim", lambda t: t.movedim(0, 1), ("nested", "single")),
+    ("movedim many", lambda t: t.movedim((0, 1), (2, 0)), ("single",)),
+    ("moveaxis", lambda t: t.moveaxis(0, -1), ("nested",)),
+    ("swapaxes", lambda t: t.swapaxes(0, 1), ("nested",)),
+    ("swapdims", lambda t: t.swapdims(0, 1), ("nested",)),
+    ("broadcast_to", lambda t: t.broadcast_to((2, *t.batch_size)), ALL),
+    ("expand_as", lambda t: t.expand_as(torch.zeros(2, *t.batch_size)), ALL),
+    *[(f"atleast_{n}d", lambda t, n=n: getattr(t, f"atleast_{n}d")(), ALL) for n in (1, 2, 3)],
+    ("pad", lambda t: t.pad([1, 2], 5.0), ("flat",)),
+    ("pad 2", lambda t: t.pad([1, 0, 2, 1]), ("nested",)),
+    ("new_zeros", lambda t: t.new_zeros(2), ("flat",)),
+    ("new_ones", lambda t: t.new_ones(2, 5), ("nested",)),
+    ("new_full", lambda t: t.new_full((2,), 3.0, dtype=torch.int64), ("flat",)),
+    ("fill_", lambda t: t.fill_("x", 3.0), ("nested",)),
+    ("get_at", lambda t: t.get_at("x", 0), ("nested",)),
+    ("get_at default", lambda t: t.get_at("q", 0, 7), ALL),
+    ("get_item_shape", lambda t: [t.get_item_shape("in"), t.get_item_shape(("in", "y"))], ("nested",)),
+    ("create_nested", lambda t: t.create_nested("q"), ALL),
+    ("create_nested deep", lambda t: t.create_nested(("q", "r")), ALL),
+    ("replace", lambda t: t.replace({"x": torch.zeros(4, 3)}), ("nested",)),
+    ("rename_keys", lambda t: t.rename_keys({"a": "z"}), ("flat",)),
+    ("separates", lambda t: t.separates("x", ("in", "y")), ("nested",)),
+    ("split_keys", lambda t: list(t.split_keys(["x"], [("in", "y")])), ("nested",)),
+    ("update_at_", lambda t: t.update_at_({"x": torch.zeros(3, 2)}, 0), ("nested",)),
+    ("copy_at_", lambda t: t.copy_at_(_other(t)[1:3], slice(0, 2)), ("flat", "nested")),
+    ("clear", lambda t: t.clear(), ALL),
+    ("filter_empty_", lambda t: t.create_nested("q").filter_empty_(), ALL),
+    ("depth", lambda t: t.depth, ALL),
+    ("dtype", lambda t: t.dtype, ALL),
+    ("param_count", lambda t: t.param_count(), ALL),
+    ("is", lambda t: [t.is_contiguous(), t.is_floating_point(), t.is_cpu, t.is_cuda], ALL),
+    ("type", lambda t: t.type(torch.float64), ALL),
+    *[(name, lambda t, n=name: getattr(t, n)(), ("flat", "nested")) for name in "float16 int64 uint8 complex64".split()],
+    ("keys is_leaf", lambda t: sorted(map(str, t.keys(True, True, is_leaf=lambda c: True))), ALL),
+    ("flatten_keys is_leaf", lambda t: sorted(t.flatten_keys(".", is_leaf=lambda c: True).keys()), ALL),
+    ("apply names", lambda t: t.apply(lambda x: x, names=["a", None]).names, ("nested",)),
+    ("apply default", lambda t: t.apply(lambda x, y: x if y is None else x + y, t.empty(), default=None), ALL),
+    ("apply call_on_nested", lambda t: t.apply(lambda x: x + 1, call_on_nested=True), ("flat",)),
+    ("apply nodes", lambda t: t.apply(lambda x: x[0], call_on_nested=True, batch_size=t.batch_size[1:]), ("nested",)),
+    ("apply is_leaf", lambda t: t.apply(lambda x: x + 1, is_leaf=lambda c: True), ("nested",)),
+    ("apply propagate_lock", lambda t: t.lock_().apply(lambda x: x, propagate_lock=True).is_locked, ALL),
+    ("apply out", lambda t: t.apply(lambda x: x + 1, out=t.clone()), ALL),
+    ("named_apply default", lambda t: t.named_apply(lambda n, x, y: x + len(n), t.empty(), nested_keys=True, default=0), ALL),
+    ("update batch", lambda t: t.update(type(t)({"a": torch.ones(2), "b": torch.ones(2)}, [2]), update_batch_size=True), ("flat",)),
+    ("setdefault inplace", lambda t: t.setdefault("q", torch.ones(t.batch_size), inplace=False), ALL),
+    ("empty batch", lambda t: t.empty(batch_size=[7]), ALL),
+    ("empty recurse", lambda t: t.empty(recurse=True), ALL),
+    ("add intersection", lambda t: t.add(t.select("a").set("q", torch.ones(4)), default="intersection"), ("flat",)),
+    ("add default", lambda t: t.add(t.select("a"), default=torch.tensor(2.0)), ("flat",)),
+    ("mul default", lambda t: t.mul(t.select("a"), default=torch.tensor(2.0)), ("flat",)),
+    ("clamp trees", lambda t: t.clamp(t - 1, t + 1), ALL),
+    ("clamp_min", lambda t: t.clamp_min(2.0) if _kind(t) is OURS else t.apply(lambda x: x.clamp_min(2.0)), ALL),
+    ("clamp_max tree", lambda t: t.clamp_max(_other(t)), ALL),
+    ("maximum_", lambda t: t.maximum_(_other(t)), ALL),
+    ("addcmul", lambda t: t.addcmul(_other(t), _other(t), value=0.5), ALL),
+    ("addcdiv", lambda t: t.addcdiv(_other(t), _other(t) + 100, value=0.5), ALL),
+    ("rsub", lambda t: t.rsub(2.0), ALL),
+    ("mod", lambda t: t.mod(2), ALL),
+    ("%", lambda t: t % 2, ALL),
+    ("logical_and", lambda t: (t > 1).logical_and(t < 3), ALL),
+    ("bitwise_and", lambda t: (t > 1).bitwise_and(t < 3), ALL),
+    ("isfinite", lambda t: t.isfinite(), ALL),
+    ("isnan", lambda t: t.isnan(), ALL),
+    ("rename", lambda t: t.rename("p", None).names, ("nested",)),
+    ("rename by name", lambda t: t.rename_("p", "q").rename(p="r").names, ("nested",)),
+    ("refine_names", lambda t: t.refine_names(..., "z").names, ("nested",)),
+    ("to_dict lists", lambda t: t.to_dict(convert_tensors=True), ALL),
+    ("tolist", lambda t: t.tolist(), ("flat",)),
+    ("to tree", lambda t: t.to(_kind(t)({}, [4])).batch_size, ("flat",)),
+    ("to batch_size", lambda t: t.to(torch.float64, batch_size=t.batch_size[:1]), BATCHED),
+    ("stack out", lambda t: type(t).stack([t, t], out=torch.stack([t * 0, t * 0])), ALL),
+    ("cat_from_tensordict", lambda t: t.reshape(-1).select("x").cat_from_tensordict(), ("nested",)),
+    ("stack_from_tensordict", lambda t: t.select("x").stack_from_tensordict(), ("nested",)),
+    ("torch.sum", lambda t: torch.sum(t, 0), ("flat", "nested")),
+    ("torch.mean", lambda t: torch.mean(t, dim=0), ("flat", "nested")),
+    ("torch.abs", lambda t: torch.abs(t - 2), ALL),
+    ("torch.exp_", lambda t: torch.exp_(t), ("flat",)),
+    ("torch.mul", lambda t: torch.mul(t, 2), ALL),
+    ("torch.where", lambda t: torch.where(M, t, _other(t)), ("flat",)),
+    ("torch.gather", lambda t: torch.gather(t, 0, torch.tensor([1, 0])), ("flat",)),
+    ("torch.flip", lambda t: torch.flip(t, (0,)), BATCHED),
+    ("torch.roll", lambda t: torch.roll(t, 1, 0), BATCHED),
+    ("torch.tile", lambda t: torch.tile(t, (2,)), ("flat", "nested")),
+    ("torch.narrow", lambda t: torch.narrow(t, 0, 0, 1), BATCHED),
+    ("torch.movedim", lambda t: torch.movedim(t, 0, 1), ("nested",)),
+    ("torch.isnan", torch.isnan, ALL),
+    ("torch.lerp", lambda t: torch.lerp(t, _other(t), 0.5), ALL),
+    ("torch.clamp", lambda t: torch.clamp(t, 1, 2), ALL),
+    ("torch.broadcast_to", lambda t: torch.broadcast_to(t, (2, *t.batch_size)), ALL),
+    ("mse_loss", lambda t: torch.nn.functional.mse_loss(t, _other(t), reduction="none"), ALL),
+    ("l1_loss", lambda t: torch.nn.functional.l1_loss(t, _other(t), reduction="none"), ALL),
+    ("from_dict", lambda t: _kind(t).from_dict({"a": torch.ones(4, 3), "n": {"b": torch.ones(4, 3, 2)}}, auto_batch_size=True), ("flat",)),
+    ("from_dict batch_dims", lambda t: _kind(t).from_dict({"a": torch.ones(4, 3), "n": {"b": torch.ones(4, 3, 2)}}, batch_dims=1), ("flat",)),
+    ("auto_batch_size_", lambda t: t.auto_batch_size_(), ALL),
+    ("auto_batch_size_ 1", lambda t: t.auto_batch_size_(1), ALL),
+    ("fromkeys", lambda t: _kind(t).fromkeys(["a", ("b", "c")], 2.0), ("flat",)),
+    ("init names", lambda t: _kind(t)({"a": torch.ones(2)}, [2], names=["z"]).names, ("flat",)),
+    ("init lock", lambda t: _kind(t)({"a": torch.ones(2)}, [2], lock=True).is_locked, ("flat",)),
+    ("init keywords", lambda t: _kind(t)(a=torch.ones(2), batch_size=[2]), ("flat",)),
+    ("init device", lambda t: _kind(t)({"a": torch.ones(2)}, [2], device="cpu").device, ("flat",)),
+    ("set_non_tensor", lambda t: t.set_non_tensor("s", "text").get_non_tensor("s"), ALL),
+    ("is_non_tensor", lambda t: [t.set_non_tensor("s", "text").is_non_tensor("s"), t.is_non_tensor("x")], ("nested",)),
+    ("popitem", lambda t: t.select("x").popitem(), ("nested",)),
+    ("detach_", lambda t: t.detach_(), ALL),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "run", "tree"),
+    [pytest.param(n, f, tree, id=f"{n}-{tree}") for n, f, trees in CASES for tree in trees],
+)
+def test_as_tensordict(name, run, tree):
+    ours, theirs = both(tree)
+    views = (storages(ours), storages(theirs))
+    wanted = run(theirs)
+    assert_same(run(ours), wanted, views=views)
+    assert_same(ours, theirs, "the tree itself")
