@@ -119,7 +119,7 @@ def test_gradients():
     x = torch.ones(2, requires_grad=True)
     tree = OURS({"a": x, "n": {"b": x * 2}})
     out = (tree * 3).sum(reduce=True)
-    grads = torch.autograd.grad(out, tree)
+    grads = torch.autograd.grad(out, tree, retain_graph=True)
     assert grads["a"].tolist() == [9, 9] and grads["n", "b"].tolist() == [3, 3]
     (tree * 3).sum().backward()
     assert x.grad.tolist() == [9, 9]

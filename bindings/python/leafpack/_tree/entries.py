@@ -105,14 +105,13 @@ def create_nested(self, key):
 
 
 def replace(self, *args, **kwargs):
-    """A tree of new nodes and the same tensors, in which these entries stand in place of others."""
+    """A tree of new nodes and the same tensors, with these entries in place of others or beside them."""
     if len(args) > 1:
         raise TypeError(f"replace takes one tree, not {len(args)}")
     result = ops.clone(self, False)
     for source in (*args, kwargs):
         for key, value in source.items():
-            if key in result:
-                result._set(key, value)
+            result._set(key, value)
     return result
 
 

@@ -80,8 +80,8 @@ def tile(self, dims):
 
 def repeat_interleave(self, repeats, dim=None, *, output_size=None):
     """Each position of a batch dimension that many times, one after the other; without `dim` of the flattened batch."""
-    if not self.batch_size:
-        raise ValueError("repeat_interleave: the tree has no batch dimension")
+    if not self.batch_size:  # as torch does with a single number
+        self = ops.unsqueeze(self, 0)
     if dim is None:
         self, dim = ops.reshape(self, (-1,)) if len(self.batch_size) > 1 else self, 0
     place = _place(self, dim, "repeat_interleave")
