@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -11,6 +10,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "tensordict/digest_builder.h"
+#include "tensordict/double_text.h"
 
 namespace leafpack {
 
@@ -120,9 +120,7 @@ void NonTensor::Print(std::string& out) const {
       out += rep_->number != 0 ? "true" : "false";
       return;
     case Kind::kFloat: {
-      char text[32];
-      const auto end = std::to_chars(text, text + sizeof(text), *AsFloat()).ptr;
-      const std::string_view number(text, static_cast<size_t>(end - text));
+      const std::string number = ShortestText(*AsFloat());
       out += number;
       // "1" is the int, "1.0" the float.
       if (number.find_first_not_of("-0123456789") == std::string_view::npos) out += ".0";

@@ -8,7 +8,9 @@
 #include <system_error>
 
 #include "absl/status/status.h"
+#include "absl/strings/charconv.h"
 #include "absl/strings/str_cat.h"
+#include "tensordict/double_text.h"
 #include "tensordict/io/safetensors_header.h"
 
 namespace leafpack::internal {
@@ -156,7 +158,7 @@ class Reader {
       return Json(value);
     }
     double value = 0;
-    const auto [stop, error] = std::from_chars(number.data(), end, value);
+    const auto [stop, error] = absl::from_chars(number.data(), end, value);
     if (error != std::errc() || stop != end) {
       Fail("a number is not valid or out of range");
       return {};
@@ -181,9 +183,7 @@ struct Writer {
     } else if (std::isinf(value)) {
       out += value < 0 ? "-Infinity" : "Infinity";
     } else {
-      char text[32];
-      const auto end = std::to_chars(text, text + sizeof(text), value).ptr;
-      const std::string_view number(text, static_cast<size_t>(end - text));
+      const std::string number = ShortestText(value);
       out += number;
       if (number.find_first_of(".e") == number.npos) out += ".0";
     }
