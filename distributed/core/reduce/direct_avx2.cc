@@ -4,8 +4,9 @@
 #include "distributed/core/reduce/direct.h"
 #include "distributed/core/reduce/ordered.h"
 
-// clang has no such pragma: it gets the loops for every machine.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#if defined(__x86_64__) && defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2"))), apply_to = function)
+#elif defined(__x86_64__) && defined(__GNUC__)
 #pragma GCC target("avx2")
 #endif
 
@@ -21,3 +22,7 @@ DirectKernel FindAvx2Kernel(DirectType type, DirectOp op, int inputs) {
 }
 
 }  // namespace leafpack::reduce_internal
+
+#if defined(__x86_64__) && defined(__clang__)
+#pragma clang attribute pop
+#endif

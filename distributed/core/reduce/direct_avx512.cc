@@ -4,9 +4,11 @@
 #include "distributed/core/reduce/direct.h"
 #include "distributed/core/reduce/ordered.h"
 
-// clang has no such pragma: it gets the loops for every machine. Vectors of 64 bytes pay for loops
-// that only read and write.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+// Vectors of 64 bytes pay for loops that only read and write; clang takes them of itself.
+#if defined(__x86_64__) && defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"))), \
+                             apply_to = function)
+#elif defined(__x86_64__) && defined(__GNUC__)
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")
 #endif
 
@@ -22,3 +24,7 @@ DirectKernel FindAvx512Kernel(DirectType type, DirectOp op, int inputs) {
 }
 
 }  // namespace leafpack::reduce_internal
+
+#if defined(__x86_64__) && defined(__clang__)
+#pragma clang attribute pop
+#endif
