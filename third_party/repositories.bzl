@@ -15,6 +15,7 @@ load("//third_party/googletest:workspace.bzl", googletest = "repository")
 load("//third_party/libtorch:workspace.bzl", libtorch = "repository")
 load("//third_party/python:workspace.bzl", "local_python", "pypi_build_tools", "pypi_test", "pypi_twine")
 load("//third_party/rust:workspace.bzl", "local_rust")
+load("//third_party/toolchains:workspace.bzl", toolchains = "repositories")
 load("//third_party/xxhash:workspace.bzl", xxhash = "repository")
 
 def leafpack_repositories():
@@ -36,3 +37,4 @@ def leafpack_repositories():
         if name not in declared:
             declare(name)
     bazel_rules(declared)
+    toolchains(declared)
