@@ -25,7 +25,11 @@ Starts local ranks of PROGRAM with torchrun's environment variables and ends all
   -n, --ranks=N           number of ranks (default 1)
   --env=[RANK:]NAME=VALUE environment variable for all ranks, or for one; may be repeated
   --log_dir=FOLDER        keep each rank's output in FOLDER/rank_<r>.log
+  --hosts=N               spread the ranks over N pretended hosts of this machine: a network, host name
+                          and /dev/shm each. Needs the right to make namespaces
+  --check_hosts           run nothing; exit code 0 if --hosts=N works here, else 69, and why
   --timeout=DURATION      end the job after this time (as in 90s, 5m) and show where each rank stood
+  --rank_timeout=RANK:DURATION  the same when RANK has not ended after this time; may be repeated
   --grace=DURATION        time between SIGTERM and SIGKILL (default 30s)
   --linger=DURATION       time that other ranks keep after one has failed (default 300ms)
   --expect_exit=RANK:HOW  RANK is expected to end so: an exit code, or a signal as in 1:SIGKILL
@@ -89,12 +93,28 @@ absl::Status ParseExpectExit(absl::string_view value, LaunchOptions& options) {
   return absl::OkStatus();
 }
 
+absl::Status ParseRankTimeout(absl::string_view value, LaunchOptions& options) {
+  const auto split = SplitRank(value);
+  if (!split) return Bad("--rank_timeout", value, "not RANK:DURATION");
+  absl::Duration timeout;
+  if (absl::Status s = ParseDurationFlag("--rank_timeout", split->second, timeout); !s.ok()) return s;
+  if (!options.rank_timeouts.emplace(split->first, timeout).second) {
+    return Bad("--rank_timeout", value, "the rank was given before");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ParseValueFlag(absl::string_view flag, absl::string_view value,
                             LaunchOptions& options) {
   if (flag == "--ranks" || flag == "-n") {
     if (!absl::SimpleAtoi(value, &options.ranks)) return Bad(flag, value, "not a number");
     return absl::OkStatus();
   }
+  if (flag == "--hosts") {
+    if (!absl::SimpleAtoi(value, &options.hosts)) return Bad(flag, value, "not a number");
+    return absl::OkStatus();
+  }
+  if (flag == "--rank_timeout") return ParseRankTimeout(value, options);
   if (flag == "--env") return ParseEnv(value, options);
   if (flag == "--expect_exit") return ParseExpectExit(value, options);
   if (flag == "--timeout") return ParseDurationFlag(flag, value, options.timeout);
@@ -138,6 +158,10 @@ absl::StatusOr<LaunchArguments> ParseLaunchArguments(const std::vector<std::stri
       result.options.prefix_output = false;
       continue;
     }
+    if (word == "--check_hosts") {
+      result.check_hosts = true;
+      continue;
+    }
     // --flag=value, --flag value, -n value, -nvalue.
     absl::string_view flag = word, value;
     const size_t equals = word.find('=');
@@ -158,7 +182,7 @@ absl::StatusOr<LaunchArguments> ParseLaunchArguments(const std::vector<std::stri
   }
   result.command.assign(arguments.begin() + static_cast<ptrdiff_t>(std::min(i, arguments.size())),
                         arguments.end());
-  if (result.command.empty()) return absl::InvalidArgumentError("no PROGRAM is given");
+  if (result.command.empty() && !result.check_hosts) return absl::InvalidArgumentError("no PROGRAM is given");
   return result;
 }
 

@@ -16,6 +16,7 @@ struct LaunchArguments {
   LaunchOptions options;
   std::vector<std::string> command;
   bool help = false;
+  bool check_hosts = false;  // only say whether options.hosts hosts can be pretended
 };
 
 // What --help prints.

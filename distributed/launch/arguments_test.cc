@@ -22,7 +22,7 @@ TEST(LaunchArguments, AllFlags) {
   absl::StatusOr<LaunchArguments> a = ParseLaunchArguments(
       {"-n", "4", "--env=A=b=c", "--env", "1:X=y:z", "--env=P=1:2", "--log_dir=/tmp/l",
        "--timeout=90s", "--grace=1.5s", "--linger=0s", "--expect_exit=1:SIGKILL",
-       "--expect_exit=2:3", "--chdir=/", "--run_id=r", "--merge_stderr", "--no_prefix", "--",
+       "--expect_exit=2:3", "--hosts=2", "--rank_timeout=3:5s", "--chdir=/", "--run_id=r", "--merge_stderr", "--no_prefix", "--",
        "program", "--its=flag", "-n", "--"});
   ASSERT_TRUE(a.ok()) << a.status();
   EXPECT_EQ(a->options.ranks, 4);
@@ -34,6 +34,9 @@ TEST(LaunchArguments, AllFlags) {
   EXPECT_EQ(a->options.failure_linger, absl::ZeroDuration());
   EXPECT_EQ(a->options.expected_exits.at(1), (ExitStatus{0, SIGKILL}));
   EXPECT_EQ(a->options.expected_exits.at(2), (ExitStatus{3, 0}));
+  EXPECT_EQ(a->options.hosts, 2);
+  EXPECT_EQ(a->options.rank_timeouts.at(3), absl::Seconds(5));
+  EXPECT_FALSE(a->check_hosts);
   EXPECT_EQ(a->options.working_directory, "/");
   EXPECT_EQ(a->options.run_id, "r");
   EXPECT_TRUE(a->options.merge_stderr);
@@ -54,6 +57,13 @@ TEST(LaunchArguments, HelpNeedsNoProgram) {
   EXPECT_TRUE(a->help);
 }
 
+TEST(LaunchArguments, ACheckOfHostsNeedsNoProgram) {
+  absl::StatusOr<LaunchArguments> a = ParseLaunchArguments({"--hosts=3", "--check_hosts"});
+  ASSERT_TRUE(a.ok()) << a.status();
+  EXPECT_TRUE(a->check_hosts);
+  EXPECT_EQ(a->options.hosts, 3);
+}
+
 TEST(LaunchArguments, Mistakes) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{}, "no PROGRAM"},
@@ -71,6 +81,10 @@ TEST(LaunchArguments, Mistakes) {
       {{"--env=1:=b", "p"}, "NAME=VALUE"},
       {{"--expect_exit=SIGKILL", "p"}, "not RANK:CODE"},
       {{"--expect_exit=1:SIGFOO", "p"}, "SIGFOO"},
+      {{"--hosts=x", "p"}, "--hosts=x: not a number"},
+      {{"--rank_timeout=5s", "p"}, "not RANK:DURATION"},
+      {{"--rank_timeout=1:soon", "p"}, "not a duration"},
+      {{"--rank_timeout=1:1s", "--rank_timeout=1:2s", "p"}, "given before"},
       {{"--expect_exit=1:1", "--expect_exit=1:2", "p"}, "given before"},
   };
   for (const auto& [arguments, message] : cases) {

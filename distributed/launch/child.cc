@@ -34,7 +34,7 @@ namespace {
 constexpr pid_t kDone = 0;
 
 // What failed in the child before the program ran.
-enum class Step : int { kDirectory, kExec, kRedirect };
+enum class Step : int { kDirectory, kExec, kHost, kRedirect };
 struct StartError {
   Step step;
   int error;
@@ -165,6 +165,7 @@ absl::StatusOr<Child> StartChild(const ChildSpec& spec) {
     if (!spec.directory.empty() && chdir(spec.directory.c_str()) != 0) {
       FailStart(start[1], Step::kDirectory);
     }
+    if (spec.hosts != nullptr && !spec.hosts->Enter(spec.host)) FailStart(start[1], Step::kHost);
     ResetSignals(spec, mask);
     if (!spec.program.empty()) {
       execve(spec.program.c_str(), argument_pointers.data(), environment_pointers.data());
@@ -198,6 +199,8 @@ absl::StatusOr<Child> StartChild(const ChildSpec& spec) {
                                    absl::StrCat("cannot change to the folder ", spec.directory));
       case Step::kExec:
         return absl::ErrnoToStatus(error.error, absl::StrCat("cannot run ", spec.program));
+      case Step::kHost:
+        return absl::ErrnoToStatus(error.error, absl::StrCat("cannot move a rank to host ", spec.host));
       case Step::kRedirect:
         return absl::ErrnoToStatus(error.error, "cannot redirect a rank's output");
     }

@@ -14,6 +14,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
+#include "distributed/launch/hosts.h"
+
 namespace leafpack {
 
 using Environment = std::vector<std::pair<std::string, std::string>>;
@@ -27,6 +29,8 @@ struct ChildSpec {
   std::vector<std::string> arguments;  // with argv[0]
   std::function<int()> body;           // its result is the exit code
   std::string directory;               // empty: the caller's
+  const Hosts* hosts = nullptr;        // where the child runs; null: here
+  int host = 0;
   Environment set;                     // added to the caller's environment, the last of a name wins
   std::vector<std::string> unset;
   bool merge_stderr = false;       // standard error goes into the pipe of standard output

@@ -268,11 +268,15 @@ void Job::EnterKill() {
 
 void Job::HandleTimers() {
   const Clock::time_point now = Clock::now();
-  if (now >= timeout_at_ && !timed_out_ && phase_ == Phase::kRunning) {
-    timed_out_ = true;
-    summary_ = absl::StrCat("the job did not end within ", absl::FormatDuration(options_.timeout));
-    ReportStanding();
-    EnterTerm();
+  if (now >= timeout_at_) {
+    TimeOut(absl::StrCat("the job did not end within ", absl::FormatDuration(options_.timeout)));
+  }
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    if (ranks_[r].ended || now < ranks_[r].timeout_at || phase_ != Phase::kRunning) continue;
+    const int rank = static_cast<int>(r);
+    first_failed_ = rank;
+    TimeOut(absl::StrCat("rank ", r, " did not end within ",
+                         absl::FormatDuration(options_.rank_timeouts.at(rank))));
   }
   if (now < next_phase_) return;
   if (phase_ == Phase::kLingering) {
@@ -280,6 +284,14 @@ void Job::HandleTimers() {
   } else if (phase_ == Phase::kTerm) {
     EnterKill();
   }
+}
+
+void Job::TimeOut(std::string what) {
+  if (timed_out_ || phase_ != Phase::kRunning) return;
+  timed_out_ = true;
+  summary_ = std::move(what);
+  ReportStanding();
+  EnterTerm();
 }
 
 void Job::ReportStanding() {
@@ -327,7 +339,14 @@ void Job::Poll() {
     }
   }
   Clock::duration wait = kLongestPoll;
-  for (Clock::time_point at : {next_phase_, timed_out_ ? Clock::time_point::max() : timeout_at_}) {
+  std::vector<Clock::time_point> timers = {next_phase_};
+  if (!timed_out_) {
+    timers.push_back(timeout_at_);
+    for (const Rank& rank : ranks_) {
+      if (!rank.ended) timers.push_back(rank.timeout_at);
+    }
+  }
+  for (Clock::time_point at : timers) {
     if (at != Clock::time_point::max()) wait = std::min(wait, at - Clock::now());
   }
   const auto ms = std::chrono::ceil<milliseconds>(wait).count();
@@ -336,6 +355,9 @@ void Job::Poll() {
 
 LaunchResult Job::Run() {
   timeout_at_ = After(options_.timeout);
+  for (const auto& [rank, timeout] : options_.rank_timeouts) {
+    ranks_[static_cast<size_t>(rank)].timeout_at = After(timeout);
+  }
   while (!AllEnded()) {
     Poll();
     ReadAll();

@@ -53,6 +53,7 @@ class Job {
     Tail tail;
     std::string prefix;
     RankOutcome outcome;
+    Clock::time_point timeout_at = Clock::time_point::max();  // its own
     explicit Rank(int tail_lines) : tail(static_cast<size_t>(tail_lines)) {}
   };
 
@@ -66,6 +67,7 @@ class Job {
   void Reap();
   void Fail(int rank);
   void HandleTimers();
+  void TimeOut(std::string what);
   void EnterTerm();
   void EnterKill();
   void SignalLiving(int signal);

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "distributed/launch/child.h"
+#include "distributed/launch/hosts.h"
 #include "distributed/launch/job.h"
 #include "distributed/launch/port.h"
 #include "distributed/launch/signals.h"
@@ -29,6 +30,11 @@ absl::Status Validate(const LaunchOptions& options) {
   if (options.ranks < 1 || options.ranks > 4096) {
     return absl::InvalidArgumentError(
         absl::StrCat("the number of ranks is ", options.ranks, "; it must be between 1 and 4096"));
+  }
+  if (options.hosts < 1 || options.hosts > options.ranks) {
+    return absl::InvalidArgumentError(absl::StrCat("the number of hosts is ", options.hosts,
+                                                   "; it must be between 1 and the number of ranks, ",
+                                                   options.ranks));
   }
   if (options.timeout <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError("the timeout is not positive");
@@ -44,6 +50,12 @@ absl::Status Validate(const LaunchOptions& options) {
   };
   for (const auto& entry : options.rank_env) {
     if (absl::Status s = check_rank(entry.first, "an environment variable"); !s.ok()) return s;
+  }
+  for (const auto& [rank, timeout] : options.rank_timeouts) {
+    if (absl::Status s = check_rank(rank, "a timeout"); !s.ok()) return s;
+    if (timeout <= absl::ZeroDuration()) {
+      return absl::InvalidArgumentError(absl::StrCat("the timeout of rank ", rank, " is not positive"));
+    }
   }
   for (const auto& entry : options.expected_exits) {
     if (absl::Status s = check_rank(entry.first, "an expected exit"); !s.ok()) return s;
@@ -61,20 +73,27 @@ absl::Status MakeDirectories(const std::string& path) {
   }
 }
 
+// Ranks stand on hosts in blocks, as equal as can be: the first of a host, and the host of a rank.
+int FirstRank(const LaunchOptions& options, int host) {
+  return (host * options.ranks + options.hosts - 1) / options.hosts;
+}
+int HostOf(const LaunchOptions& options, int rank) { return rank * options.hosts / options.ranks; }
+
 Environment RankEnvironment(const LaunchOptions& options, int rank, int port,
                             const std::string& run_id) {
   const std::string r = absl::StrCat(rank), n = absl::StrCat(options.ranks);
+  const int host = HostOf(options, rank), first = FirstRank(options, host);
   Environment env = {
       {"RANK", r},
-      {"LOCAL_RANK", r},
+      {"LOCAL_RANK", absl::StrCat(rank - first)},
       {"WORLD_SIZE", n},
-      {"LOCAL_WORLD_SIZE", n},
-      {"GROUP_RANK", "0"},
-      {"GROUP_WORLD_SIZE", "1"},
+      {"LOCAL_WORLD_SIZE", absl::StrCat(FirstRank(options, host + 1) - first)},
+      {"GROUP_RANK", absl::StrCat(host)},
+      {"GROUP_WORLD_SIZE", absl::StrCat(options.hosts)},
       {"ROLE_NAME", "default"},
       {"ROLE_RANK", r},
       {"ROLE_WORLD_SIZE", n},
-      {"MASTER_ADDR", "127.0.0.1"},
+      {"MASTER_ADDR", options.hosts == 1 ? "127.0.0.1" : Hosts::Address(0)},
       {"MASTER_PORT", absl::StrCat(port)},
       {"TORCHELASTIC_RUN_ID", run_id},
       {"TORCHELASTIC_RESTART_COUNT", "0"},
@@ -105,8 +124,18 @@ absl::StatusOr<LaunchResult> Run(LaunchOptions options, std::vector<std::string>
   }
   absl::StatusOr<std::unique_ptr<SignalPipe>> signals = SignalPipe::Make(options.pass_signals);
   if (!signals.ok()) return signals.status();
-  absl::StatusOr<PortReservation> port = PortReservation::Make();
-  if (!port.ok()) return port.status();
+  std::optional<Hosts> hosts;
+  std::optional<PortReservation> reservation;
+  if (options.hosts > 1) {
+    absl::StatusOr<Hosts> made = Hosts::Make(options.hosts);
+    if (!made.ok()) return made.status();
+    hosts.emplace(*std::move(made));
+  } else {
+    absl::StatusOr<PortReservation> made = PortReservation::Make();
+    if (!made.ok()) return made.status();
+    reservation.emplace(*std::move(made));
+  }
+  const int port = hosts ? hosts->port() : reservation->port();
   absl::StatusOr<Keeper> keeper = Keeper::Start();
   if (!keeper.ok()) return keeper.status();
   const std::string run_id =
@@ -123,12 +152,19 @@ absl::StatusOr<LaunchResult> Run(LaunchOptions options, std::vector<std::string>
     spec.arguments = command;
     if (program.empty()) spec.body = [&body, rank] { return body(rank); };
     spec.directory = options.working_directory;
-    spec.set = RankEnvironment(options, rank, port->port(), run_id);
+    spec.set = RankEnvironment(options, rank, port, run_id);
     // Left over from an outer torchrun, these would lead a rank to the outer job's store.
     spec.unset = {"TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE"};
     spec.merge_stderr = options.merge_stderr;
     spec.restore = (*signals)->former();
-    spec.close_in_child = {(*signals)->fd(), (*signals)->write_fd(), port->fd(), keeper->fd()};
+    spec.close_in_child = {(*signals)->fd(), (*signals)->write_fd(), keeper->fd()};
+    if (hosts) {
+      spec.hosts = &*hosts;
+      spec.host = HostOf(options, rank);
+      for (int fd : hosts->fds()) spec.close_in_child.push_back(fd);
+    } else {
+      spec.close_in_child.push_back(reservation->fd());
+    }
     absl::StatusOr<Child> child = StartChild(spec);
     if (!child.ok()) {
       job.KillAll();

@@ -46,6 +46,15 @@ struct LaunchOptions {
   absl::Duration grace = absl::Seconds(30);           // between SIGTERM and SIGKILL
   absl::Duration failure_linger = absl::Milliseconds(300);
 
+  // Ranks are spread over so many pretended hosts of this machine (hosts.h), in blocks: LOCAL_RANK,
+  // LOCAL_WORLD_SIZE, GROUP_RANK (the host) and GROUP_WORLD_SIZE say so, and MASTER_ADDR is host 0's.
+  // At most one for each rank. With more than 1, Launch gives Unimplemented where the machine does
+  // not permit it.
+  int hosts = 1;
+
+  // Of single ranks, from the start of the job: one that is late ends it as `timeout` does.
+  std::map<int, absl::Duration> rank_timeouts;
+
   std::string log_dir;        // made when missing; each rank's output goes to rank_<r>.log there
   std::string run_id;         // TORCHELASTIC_RUN_ID; empty: made up
   bool prefix_output = true;  // "[2] " before each line of rank 2
@@ -71,11 +80,11 @@ struct RankOutcome {
 };
 
 struct LaunchResult {
-  // 0 when all ranks ended as expected; 124 after the timeout; else ShellCode() of the rank that
+  // 0 when all ranks ended as expected; 124 after a timeout; else ShellCode() of the rank that
   // failed first, or 1 when that is 0 (it should have failed).
   int exit_code = 0;
   bool timed_out = false;
-  int first_failed_rank = -1;
+  int first_failed_rank = -1;  // also one whose own timeout it was
   // One sentence that says which rank failed, how, and where its output is. Empty on success. It
   // was also written to stderr_fd.
   std::string summary;

@@ -290,6 +290,25 @@ TEST(Launch, TimeoutShowsWhereEachRankStood) {
   ExpectAllGone(*run.result);
 }
 
+TEST(Launch, ARankWithATimeoutOfItsOwnIsNamed) {
+  LaunchOptions options = Ranks(3);
+  options.rank_timeouts = {{0, absl::Seconds(40)}, {1, absl::Seconds(2)}};
+  const std::string script = "if [ $RANK = 0 ]; then exit 0; fi; echo here; sleep 1000";
+  Captured run = Shell(options, script);
+  ASSERT_TRUE(run.result.ok());
+  EXPECT_TRUE(run.result->timed_out);
+  EXPECT_EQ(run.result->exit_code, 124);
+  EXPECT_EQ(run.result->first_failed_rank, 1);
+  EXPECT_THAT(run.err, HasSubstr("rank 1 did not end within 2s; ranks 1, 2 were still running. Where"));
+  ExpectAllGone(*run.result);
+
+  // One that ended in time has no timeout any more.
+  options.rank_timeouts = {{0, absl::Seconds(1)}};
+  run = Shell(options, "[ $RANK = 0 ] || sleep 3");
+  ASSERT_TRUE(run.result.ok());
+  EXPECT_EQ(run.result->exit_code, 0) << run.err;
+}
+
 TEST(Launch, WorkingDirectoryAndRelativePrograms) {
   const std::string folder = TempPath("work");
   mkdir(folder.c_str(), 0700);
@@ -322,6 +341,16 @@ TEST(Launch, BadOptionsAndProgramsStartNothing) {
   options = Ranks(1);
   options.timeout = absl::ZeroDuration();
   EXPECT_EQ(status(options, {"true"}).code(), absl::StatusCode::kInvalidArgument);
+  options = Ranks(2);
+  options.rank_timeouts[2] = absl::Seconds(1);
+  EXPECT_EQ(status(options, {"true"}).code(), absl::StatusCode::kInvalidArgument);
+  options.rank_timeouts = {{1, absl::ZeroDuration()}};
+  EXPECT_EQ(status(options, {"true"}).code(), absl::StatusCode::kInvalidArgument);
+  for (int hosts : {0, 3}) {
+    options = Ranks(2);
+    options.hosts = hosts;
+    EXPECT_THAT(std::string(status(options, {"true"}).message()), HasSubstr("the number of ranks, 2"));
+  }
   options = Ranks(1);
   options.working_directory = "/no/such/folder";
   EXPECT_THAT(std::string(status(options, {"true"}).message()), HasSubstr("/no/such/folder"));

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 
 #include "distributed/launch/arguments.h"
+#include "distributed/launch/hosts.h"
 #include "distributed/launch/launcher.h"
 
 int main(int argc, char** argv) {
@@ -22,6 +23,12 @@ int main(int argc, char** argv) {
   if (arguments->help) {
     std::fputs(std::string(leafpack::LaunchUsage()).c_str(), stdout);
     return 0;
+  }
+  if (arguments->check_hosts) {
+    const absl::StatusOr<leafpack::Hosts> hosts = leafpack::Hosts::Make(arguments->options.hosts);
+    if (hosts.ok()) return 0;
+    std::fprintf(stderr, "launch: %s\n", std::string(hosts.status().message()).c_str());
+    return 69;  // EX_UNAVAILABLE
   }
   // `bazel run` starts us in the runfiles folder; paths that the user typed are meant from theirs.
   if (const char* user_directory = std::getenv("BUILD_WORKING_DIRECTORY")) {

@@ -41,6 +41,10 @@ absl::StatusOr<PortReservation> PortReservation::Make() {
   int fd = BindAnyPort(AF_INET6);
   if (fd < 0) fd = BindAnyPort(AF_INET);
   if (fd < 0) return absl::ErrnoToStatus(errno, "cannot reserve a TCP port");
+  return Adopt(fd);
+}
+
+absl::StatusOr<PortReservation> PortReservation::Adopt(int fd) {
   sockaddr_storage address;
   socklen_t length = sizeof(address);
   if (getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0) {

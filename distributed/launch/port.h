@@ -17,6 +17,8 @@ class PortReservation {
  public:
   // Reserves a port on all addresses, IPv6 and IPv4 (IPv4 alone where there is no IPv6).
   static absl::StatusOr<PortReservation> Make();
+  // The reservation that another process made and whose descriptor it handed over; closed on error.
+  static absl::StatusOr<PortReservation> Adopt(int fd);
 
   PortReservation(PortReservation&& other) noexcept;
   PortReservation& operator=(PortReservation&& other) noexcept;
