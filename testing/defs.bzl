@@ -31,13 +31,30 @@ def _for_ranks(values, n):
     """The entries of a dict by rank that exist among n ranks."""
     return {rank: value for rank, value in values.items() if int(rank) < n}
 
-def _tests(name, program, ranks, size, timeout, env, rank_env, expect_exit, args, data, tags, kwargs):
+def _tests(
+        name,
+        program,
+        ranks,
+        size,
+        timeout,
+        env,
+        rank_env,
+        rank_timeout,
+        expect_exit,
+        hosts,
+        backend,
+        args,
+        data,
+        tags,
+        kwargs):
     if not ranks:
         fail("multirank test %s: `ranks` is empty" % name)
     tests = []
     for n in ranks:
         if type(n) != "int" or n < 1:
             fail("multirank test %s: %r is no number of ranks" % (name, n))
+        if type(hosts) != "int" or hosts < 1:
+            fail("multirank test %s: %r is no number of hosts" % (name, hosts))
         test = "%s_%dranks" % (name, n) if n != 1 else "%s_1rank" % name
         multirank_test(
             name = test,
@@ -45,10 +62,12 @@ def _tests(name, program, ranks, size, timeout, env, rank_env, expect_exit, args
             timeout = timeout,
             args = args,
             data = data,
-            env = env,
+            env = dict(env, LEAFPACK_BACKEND = backend) if backend else env,
             expect_exit = _for_ranks(expect_exit, n),
+            hosts = min(hosts, n),
             program = program,
             rank_env = _for_ranks(rank_env, n),
+            rank_timeout = _for_ranks(rank_timeout, n),
             ranks = n,
             tags = tags + ["block-network", "cpu:%d" % n],
             **kwargs
@@ -70,7 +89,10 @@ def multirank_cc_test(
         timeout = None,
         env = {},
         rank_env = {},
+        rank_timeout = {},
         expect_exit = {},
+        hosts = 1,
+        backend = None,
         args = [],
         data = [],
         tags = [],
@@ -94,8 +116,14 @@ def multirank_cc_test(
       timeout: Bazel's timeout, where it is not that of `size`.
       env: environment variables of all ranks; $(location) is expanded.
       rank_env: by rank, as a string, a list of "NAME=VALUE".
+      rank_timeout: by rank, as a string, how long it may take from the start: "5s", "2m". A rank that
+        is late fails the test as the test's own time-out does: it is named, all stacks are shown.
       expect_exit: by rank, as a string, how it must end in place of code 0: "SIGKILL", "3". Entries
-        for ranks that a test does not have are left out, as in rank_env.
+        for ranks that a test does not have are left out, as in rank_env and rank_timeout.
+      hosts: on how many pretended hosts the ranks stand, in blocks: each has a network, a host name
+        and a /dev/shm of its own. Skipped, with the reason in log and XML, where the machine permits
+        no namespaces. At most one host for each rank.
+      backend: LEAFPACK_BACKEND of all ranks. The rule knows no backends: the program reads it.
       args: arguments of the program.
       data: files of the program.
       tags: of each test.
@@ -122,11 +150,27 @@ def multirank_cc_test(
         target_compatible_with = kwargs.get("target_compatible_with", []),
         visibility = ["//visibility:private"],
         deps = deps + ([
-            "@com_google_googletest//:gtest",
+            Label("@com_google_googletest//:gtest"),
             Label("//testing:multirank_main"),
         ] if main else []),
     )
-    _tests(name, program, ranks, size, timeout, env, rank_env, expect_exit, args, data, tags, kwargs)
+    _tests(
+        name,
+        program,
+        ranks,
+        size,
+        timeout,
+        env,
+        rank_env,
+        rank_timeout,
+        expect_exit,
+        hosts,
+        backend,
+        args,
+        data,
+        tags,
+        kwargs,
+    )
 
 def multirank_py_test(
         name,
@@ -138,7 +182,10 @@ def multirank_py_test(
         timeout = None,
         env = {},
         rank_env = {},
+        rank_timeout = {},
         expect_exit = {},
+        hosts = 1,
+        backend = None,
         args = [],
         data = [],
         tags = [],
@@ -159,7 +206,10 @@ def multirank_py_test(
       timeout: Bazel's timeout, where it is not that of `size`.
       env: environment variables of all ranks.
       rank_env: by rank, as a string, a list of "NAME=VALUE".
+      rank_timeout: by rank, as a string, how long it may take.
       expect_exit: by rank, as a string, how it must end in place of code 0.
+      hosts: on how many pretended hosts the ranks stand.
+      backend: LEAFPACK_BACKEND of all ranks.
       args: arguments of the program.
       data: files of the program.
       tags: of each test.
@@ -180,12 +230,28 @@ def multirank_py_test(
         tags = ["manual"] if "manual" in tags else [],
         target_compatible_with = kwargs.get("target_compatible_with", []),
         visibility = ["//visibility:private"],
-        deps = deps + (["@pypi_test//:site_packages"] if pytest else []),
+        deps = deps + ([Label("@pypi_test//:site_packages")] if pytest else []),
     )
     env = dict({"PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1"}, **env)
     if pytest:
         args = ["--exitfirst", "--capture=no"] + args
-    _tests(name, program, ranks, size, timeout, env, rank_env, expect_exit, args, data, tags, kwargs)
+    _tests(
+        name,
+        program,
+        ranks,
+        size,
+        timeout,
+        env,
+        rank_env,
+        rank_timeout,
+        expect_exit,
+        hosts,
+        backend,
+        args,
+        data,
+        tags,
+        kwargs,
+    )
 
 def multirank_program_test(
         name,
@@ -195,7 +261,10 @@ def multirank_program_test(
         timeout = None,
         env = {},
         rank_env = {},
+        rank_timeout = {},
         expect_exit = {},
+        hosts = 1,
+        backend = None,
         args = [],
         data = [],
         tags = [],
@@ -210,10 +279,29 @@ def multirank_program_test(
       timeout: Bazel's timeout, where it is not that of `size`.
       env: environment variables of all ranks.
       rank_env: by rank, as a string, a list of "NAME=VALUE".
+      rank_timeout: by rank, as a string, how long it may take.
       expect_exit: by rank, as a string, how it must end in place of code 0.
+      hosts: on how many pretended hosts the ranks stand.
+      backend: LEAFPACK_BACKEND of all ranks.
       args: arguments of the program.
       data: files of the program.
       tags: of each test.
       **kwargs: of the tests.
     """
-    _tests(name, program, ranks, size, timeout, env, rank_env, expect_exit, args, data, tags, kwargs)
+    _tests(
+        name,
+        program,
+        ranks,
+        size,
+        timeout,
+        env,
+        rank_env,
+        rank_timeout,
+        expect_exit,
+        hosts,
+        backend,
+        args,
+        data,
+        tags,
+        kwargs,
+    )

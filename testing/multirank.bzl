@@ -9,7 +9,7 @@ set -u
 cd "${{TEST_SRCDIR:-$0.runfiles}}/{workspace}" || exit 1
 # Ours ends before Bazel's, so that there is time to show where each rank stood.
 limit=$(( ${{TEST_TIMEOUT:-3600}} * 9 / 10 - {grace} ))
-set -- -n {ranks} --merge_stderr --grace={grace}s --linger=1s --timeout="${{limit}}s" {flags} -- {program} "$@"
+{check_hosts}set -- -n {ranks} --hosts={hosts} --merge_stderr --grace={grace}s --linger=1s --timeout="${{limit}}s" {flags} -- {program} "$@"
 if [ -n "${{TEST_UNDECLARED_OUTPUTS_DIR:-}}" ]; then
   set -- --log_dir="$TEST_UNDECLARED_OUTPUTS_DIR" "$@"
 fi
@@ -18,6 +18,17 @@ fi
 unset XML_OUTPUT_FILE TEST_PREMATURE_EXIT_FILE
 seed=${{TEST_RANDOM_SEED:-1}}
 exec {launcher} --env=GTEST_FAIL_FAST=1 --env=GTEST_RANDOM_SEED="$seed" "$@"
+"""
+
+# With several hosts: a machine that lets none be pretended skips the test, and says so.
+_CHECK_HOSTS = """if ! why=$({launcher} --hosts={hosts} --check_hosts 2>&1); then
+  echo "SKIPPED: $why"
+  if [ -n "${{XML_OUTPUT_FILE:-}}" ]; then
+    echo '<testsuites><testsuite name="{name}" tests="1" skipped="1"><testcase name="hosts">' \
+      "<skipped message=\"$(echo "$why" | tr -d '<&"')\"/></testcase></testsuite></testsuites>" >"$XML_OUTPUT_FILE"
+  fi
+  exit 0
+fi
 """
 
 def _quote(text):
@@ -34,13 +45,22 @@ def _impl(ctx):
     flags = ["--env=%s=%s" % (name, expand(value)) for name, value in ctx.attr.env.items()]
     for rank, settings in ctx.attr.rank_env.items():
         flags += ["--env=%s:%s" % (rank, expand(setting)) for setting in settings]
+    flags += ["--rank_timeout=%s:%s" % (rank, limit) for rank, limit in ctx.attr.rank_timeout.items()]
     flags += ["--expect_exit=%s:%s" % (rank, how) for rank, how in ctx.attr.expect_exit.items()]
 
+    launcher = _quote(_runfile(ctx.executable._launcher))
+    check_hosts = "" if ctx.attr.hosts == 1 else _CHECK_HOSTS.format(
+        hosts = ctx.attr.hosts,
+        launcher = launcher,
+        name = ctx.label.name,
+    )
     script = ctx.actions.declare_file(ctx.label.name)
     ctx.actions.write(script, _SCRIPT.format(
+        check_hosts = check_hosts,
         flags = " ".join([_quote(flag) for flag in flags]),
         grace = _GRACE,
-        launcher = _quote(_runfile(ctx.executable._launcher)),
+        hosts = ctx.attr.hosts,
+        launcher = launcher,
         program = _quote(_runfile(ctx.executable.program)),
         ranks = ctx.attr.ranks,
         workspace = ctx.workspace_name,
@@ -58,8 +78,10 @@ multirank_test = rule(
         "data": attr.label_list(allow_files = True),
         "env": attr.string_dict(),
         "expect_exit": attr.string_dict(),
+        "hosts": attr.int(default = 1),
         "program": attr.label(mandatory = True, executable = True, cfg = "target"),
         "rank_env": attr.string_list_dict(),
+        "rank_timeout": attr.string_dict(),
         "ranks": attr.int(mandatory = True),
         "_launcher": attr.label(
             default = Label("//distributed/launch"),

@@ -85,6 +85,27 @@ TEST(MultirankRule, AHangEndsInsideTheTimeoutAndShowsWhereRanksStood) {
   EXPECT_THAT(outcome.output, HasSubstr("| here is rank 1"));
 }
 
+TEST(MultirankRule, ARankThatIsLateIsNamed) {
+  const Outcome outcome = RunTest("LATE", 3600);
+  EXPECT_EQ(outcome.code, 124);
+  EXPECT_THAT(outcome.output, HasSubstr("rank 1 did not end within 1s"));
+  EXPECT_THAT(outcome.output, HasSubstr("sleeping in clock_nanosleep"));
+}
+
+// Which of the two happens is up to the machine; it is said either way.
+TEST(MultirankRule, WithoutHostsTheTestIsSkippedAndSaysSo) {
+  const Outcome outcome = RunTest("HOSTS", 3600);
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  const std::string xml = ReadFile(outcome.folder + "/test.xml");
+  if (outcome.output.find("SKIPPED: ") == std::string::npos) {
+    EXPECT_THAT(outcome.output, HasSubstr("[1] here is rank 1"));
+    EXPECT_EQ(xml, "");
+  } else {
+    EXPECT_THAT(outcome.output, HasSubstr("does not let 2 hosts be pretended"));
+    EXPECT_THAT(xml, HasSubstr("<skipped message="));
+  }
+}
+
 TEST(MultirankRule, AnExpectedExitPasses) { EXPECT_EQ(RunTest("EXIT", 3600).code, 0); }
 
 }  // namespace
