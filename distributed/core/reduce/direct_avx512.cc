@@ -15,6 +15,9 @@
 namespace leafpack::reduce_internal {
 namespace {
 
+#ifdef __clang__  // it does not know the ivdep of these loops, and finds out for itself
+#pragma clang diagnostic ignored "-Wunknown-pragmas"
+#endif
 #include "distributed/core/reduce/direct_kernels.h"
 
 }  // namespace

@@ -95,11 +95,7 @@ void Direct(const char* const* inputs, char* out, int64_t count) {
   const Stored* d = reinterpret_cast<const Stored*>(inputs[kInputs > 3 ? 3 : 0]);
   Stored* to = reinterpret_cast<Stored*>(out);
   // An element is read from all inputs before it is written, and no other is touched.
-#ifdef __clang__
-#pragma clang loop vectorize(assume_safety)
-#else
 #pragma GCC ivdep
-#endif
   for (int64_t i = 0; i < count; ++i) {
     Acc acc = Op::Do(Codec::Load(a[i]), Codec::Load(b[i]));
     if (kInputs > 2) acc = Op::Do(acc, Codec::Load(c[i]));
