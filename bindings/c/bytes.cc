@@ -18,11 +18,6 @@
 namespace leafpack::c {
 namespace {
 
-std::string_view ReadBytes(const void* data, size_t size) {
-  if (size == 0) return {};
-  return {static_cast<const char*>(NeedPointer(data, "data")), size};
-}
-
 template <typename Read, typename Run>
 leafpack_error* MoveBytes(const leafpack_group* group, CollectiveKind kind,
                           const leafpack_call_options* options, leafpack_result** result,

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -55,6 +56,12 @@ inline std::vector<TreeArg> ReadTrees(const leafpack_tree* const* trees, size_t 
   std::vector<TreeArg> result;
   for (const TensorDict& tree : ReadDicts(trees, num_trees)) result.emplace_back(tree);
   return result;
+}
+
+// Null where there are none.
+inline std::string_view ReadBytes(const void* data, size_t size) {
+  if (size == 0) return {};
+  return {static_cast<const char*>(NeedPointer(data, "data")), size};
 }
 
 inline Root ReadRoot(int32_t rank) { return Root(GlobalRank(rank)); }

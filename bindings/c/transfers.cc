@@ -26,11 +26,6 @@ std::optional<PeerRank> ReadSource(int32_t rank) {
   return ReadPeer(rank);
 }
 
-std::string_view ReadBytes(const void* data, size_t size) {
-  if (size == 0) return {};
-  return {static_cast<const char*>(NeedPointer(data, "data")), size};
-}
-
 Transfer StartSend(const leafpack_tree* tree, int32_t to, const leafpack_group* group,
                    const TransferOptions& options) {
   const Group in = Need(group, "group")->group;
