@@ -40,6 +40,7 @@
 #include "distributed/core/engine.h"
 #include "distributed/core/engine_worker.h"
 #include "distributed/core/error.h"
+#include "distributed/core/lost_ranks.h"
 #include "distributed/core/protocol/coordinator_machine.h"
 #include "distributed/core/protocol/rank_machine.h"
 #include "distributed/core/protocol/record.h"
@@ -102,6 +103,7 @@ struct EpochData {
 
 class EngineImpl final : public Engine,
                          public Understudy::Client,
+                         public KnowsLostRanks,
                          public std::enable_shared_from_this<EngineImpl> {
  public:
   // Never destroyed in a forked child: what it owns belongs to the parent.
@@ -125,6 +127,7 @@ class EngineImpl final : public Engine,
   void RememberError(absl::Status status) override;
   absl::Status Shutdown(absl::Duration timeout) override;
   std::unique_ptr<KeyValueStore> OpenStore(std::string_view purpose) override;
+  std::shared_ptr<const LostRanks> WatchLostRanks() override;
   // The exit hook's: like Shutdown, but does not free what backends made.
   void ShutdownAtExit(absl::Time until);
 
@@ -182,6 +185,8 @@ class EngineImpl final : public Engine,
   void HandHeldRecords(protocol::SteadyNanos now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void FailPeer(int index, protocol::LostKind kind, std::string_view reason,
                 protocol::SteadyNanos now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Who is gone by a record from group rank `from`, before the machines have it.
+  void NoteLost(int from, const protocol::Record& record);
   void ClosePeer(Peer& peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SendTo(int index, const protocol::Record& record, protocol::SteadyNanos now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -273,6 +278,8 @@ class EngineImpl final : public Engine,
   bool any_held_ ABSL_GUARDED_BY(mu_) = false;  // some peer's `held` is not empty
   protocol::SteadyNanos pumped_at_ ABSL_GUARDED_BY(mu_) = 0;
   std::unique_ptr<Understudy::Registration> registration_ ABSL_GUARDED_BY(mu_);
+
+  const std::shared_ptr<LostRanks> lost_ = std::make_shared<LostRanks>();
 
   // Calls that have not ended, by number.
   std::map<uint64_t, std::shared_ptr<CallState>> calls_ ABSL_GUARDED_BY(mu_);

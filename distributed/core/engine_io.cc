@@ -113,6 +113,7 @@ bool EngineImpl::ReadPeer(int index, SteadyNanos now) {
             return false;
           }
           if (!record->has_value()) return true;
+          NoteLost(index, **record);
           if (coordinator_.has_value()) {
             if ((*record)->type == protocol::RecordType::kWithdraw || !peer.held.empty()) {
               peer.held.push_back(**std::move(record));
@@ -160,11 +161,20 @@ void EngineImpl::FailPeer(int index, protocol::LostKind kind, std::string_view r
                            coordinator_actions_);
   }
   ClosePeer(peer);
+  lost_->Add(coordinator_.has_value() ? index : 0, why);
   if (coordinator_.has_value()) {
     coordinator_->OnLost(static_cast<uint32_t>(index), kind, why, now, coordinator_actions_);
   } else {
     machine_.OnLinkLost(why, now, rank_actions_);
   }
+}
+
+void EngineImpl::NoteLost(int from, const Record& record) {
+  const bool left = record.type == protocol::RecordType::kBye;
+  if (!left && record.type != protocol::RecordType::kLost) return;
+  const absl::StatusOr<std::string> reason = protocol::DecodeReason(record);
+  if (!reason.ok() || record.rank >= static_cast<uint32_t>(config_.size)) return;
+  lost_->Add(left ? from : static_cast<int>(record.rank), *reason);
 }
 
 void EngineImpl::ClosePeer(Peer& peer) {
@@ -216,6 +226,7 @@ void EngineImpl::Drain(SteadyNanos now, Deferred& out) {
         if (action.type == CoordinatorAction::Type::kDrop) {
           LOG(WARNING) << "leafpack: dropping group rank " << rank << ": " << action.reason;
           ClosePeer(*peers_[static_cast<size_t>(rank)]);
+          lost_->Add(rank, action.reason);
         } else if (rank != 0) {
           SendTo(rank, action.record, now);
         } else if (absl::Status s = machine_.OnRecord(std::move(action.record), now, rank_actions_);

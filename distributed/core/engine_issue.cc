@@ -113,6 +113,14 @@ absl::Status EngineImpl::StartChannel() {
   return channel_failure_;
 }
 
+std::shared_ptr<const LostRanks> EngineImpl::WatchLostRanks() {
+  if (!CheckUsable().ok()) return lost_;
+  absl::MutexLock lock(&mu_);
+  // A channel that cannot be opened tells of nobody; calls say why.
+  if (!closing_ && StartChannel().ok()) NoteChange();
+  return lost_;
+}
+
 absl::StatusOr<std::shared_ptr<Call>> EngineImpl::Post(CallSpec spec) {
   if (absl::Status usable = CheckUsable(); !usable.ok()) return usable;
   auto call = std::make_shared<CallState>();

@@ -90,6 +90,19 @@ absl::StatusOr<std::vector<TransferPtr>> Mailbox::Post(std::vector<TransferSpec>
       ++live_;
       deadlines_.emplace(transfer->deadline, transfer);
       if (transfer->spec.async) ++unattended_;
+      const TransferSpec& spec = transfer->spec;
+      if (flight_ != nullptr) {
+        transfer->flight = flight_->Begin({.kind = spec.is_send ? "send" : "recv",
+                                           .name = spec.offer.label,
+                                           .number = ++posted_count_,
+                                           .peer = spec.peer.value_or(-1),
+                                           .tag = spec.offer.tag,
+                                           .leaves = spec.leaves,
+                                           .bytes = spec.offer.bytes,
+                                           .digest = spec.offer.digest,
+                                           .async = spec.async},
+                                          now);
+      }
       PostLocked(transfer);
     }
     if (unattended_ > 0) StartThreadLocked();
@@ -202,6 +215,7 @@ void Mailbox::Match(Peer& peer, uint64_t id, Inbound& inbound, const TransferPtr
   receive->id = id;
   receive->source = peer.rank;
   receive->state = Transfer::State::kMatched;
+  if (flight_ != nullptr) flight_->Advance(receive->flight, FlightState::kAgreed);
   const bool like = offer.kind == spec.offer.kind && offer.label == spec.offer.label;
   if (like && spec.has_memory && offer.digest == spec.offer.digest &&
       offer.bytes == spec.offer.bytes) {
@@ -217,6 +231,7 @@ void Mailbox::Match(Peer& peer, uint64_t id, Inbound& inbound, const TransferPtr
 void Mailbox::Accept(Peer& peer, uint64_t id, Inbound& inbound) {
   Transfer& receive = *inbound.receive;
   receive.state = Transfer::State::kMoving;
+  if (flight_ != nullptr) flight_->Advance(receive.flight, FlightState::kInData);
   if (inbound.is_eager || inbound.offer.bytes == 0) {
     const char* next = inbound.eager.data();
     for (const Segment& segment : receive.spec.segments) {
@@ -261,6 +276,7 @@ void Mailbox::End(const TransferPtr& transfer, absl::Status result) {
   const TransferPtr keep = transfer;
   if (keep->state == Transfer::State::kDone) return;
   keep->state = Transfer::State::kDone;
+  if (flight_ != nullptr) flight_->End(keep->flight, result);
   keep->result = std::move(result);
   deadlines_.erase({keep->deadline, keep});
   --live_;

@@ -44,6 +44,8 @@
 #include "distributed/core/channel/handshake.h"
 #include "distributed/core/channel/waiter.h"
 #include "distributed/core/engine.h"
+#include "distributed/core/flight/recorder.h"
+#include "distributed/core/lost_ranks.h"
 #include "distributed/core/error.h"
 #include "distributed/core/process_check.h"
 #include "distributed/p2p/address_book.h"
@@ -66,6 +68,7 @@ struct TransferSpec {
   absl::Duration timeout;   // > 0
   bool async = false;       // nobody may come to wait soon
   std::string name;         // for messages: "send 'x'"
+  int64_t leaves = 0;       // of a tree, where they are known (flight record)
 
   // Sends, and receives that know what they get: the memory, offer.bytes in all.
   bool has_memory = false;
@@ -109,6 +112,7 @@ class Transfer {
   bool busy = false;      // one of its functions runs
   absl::Status pending;   // ends with this once it is not busy
   absl::Status result;
+  FlightRecorder::Ticket flight = 0;
   std::atomic<bool> done{false};
 };
 using TransferPtr = std::shared_ptr<Transfer>;
@@ -117,6 +121,10 @@ struct MailboxOptions {
   int rank = 0;
   std::vector<GlobalRank> global_ranks;  // one for each group rank
   std::string interface_name;
+  // What the group's control channel learns; null: nothing.
+  std::shared_ptr<const LostRanks> lost;
+  // Outlives Close; null: nothing is recorded.
+  FlightRecorder* flight = nullptr;
 };
 
 class Mailbox : public Companion {
@@ -133,7 +141,7 @@ class Mailbox : public Companion {
   absl::StatusOr<std::vector<TransferPtr>> Post(std::vector<TransferSpec> specs);
   // Returns when the transfer has ended, or nullopt at `until`. `interrupt` true gives it up.
   std::optional<absl::Status> WaitUntil(Transfer& transfer, absl::Time until,
-                                        const InterruptCheck& interrupt);
+                                        const InterruptCheck& interrupt) ABSL_LOCKS_EXCLUDED(mu_);
   bool IsDone(Transfer& transfer);
   void Cancel(const TransferPtr& transfer);
   // After the end: the group rank that it came from, -1 if it was not matched.
@@ -205,7 +213,8 @@ class Mailbox : public Companion {
     bool lost = false;
     std::string lost_why;
     std::string farewell;  // of a BYE
-    Nanos bury_at = 0;     // one connection of two died then, and some time
+    Nanos bury_at = 0;     // one connection of two died then, or the control channel told, and some time
+    std::string channel_why;  // what the control channel told
 
     Reach reach = Reach::kNone;
     std::unique_ptr<Connection> out;  // kOpen
@@ -279,6 +288,8 @@ class Mailbox : public Companion {
 
   // ---- mailbox_wait.cc: who leads
   void Lead(absl::FunctionRef<bool()> enough, absl::Time until) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void AwaitLocked(Transfer& transfer, absl::Time until, const InterruptCheck& interrupt)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RunThread();
   void StartThreadLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -306,6 +317,8 @@ class Mailbox : public Companion {
   void Lose(Peer& peer, std::string why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SetWritableWanted(Peer& peer, Connection& connection, bool wanted)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // After the control channel lost ranks: those that never connected are given up a little later.
+  void HearOfLosses(Nanos now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool AllLost() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Copies what a chunk under way still needs of the memory of `transfer`.
   void CutChunk(Peer& peer, const TransferPtr& transfer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -318,6 +331,7 @@ class Mailbox : public Companion {
   void OnAttempt(Peer& peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void GiveUpAttempt(Peer& peer, std::string why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Opened(Peer& peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void PauseListeners(int error) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnListener(size_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnUnproven(uint64_t index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void FireConnectTimers(Nanos now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -346,6 +360,12 @@ class Mailbox : public Companion {
   std::set<int> seeking_ ABSL_GUARDED_BY(mu_);  // ranks that are being connected
   std::set<int> burying_ ABSL_GUARDED_BY(mu_);
   std::vector<TrackedFd> listeners_ ABSL_GUARDED_BY(mu_);
+  Nanos listen_at_ ABSL_GUARDED_BY(mu_) = 0;     // paused until then, for want of descriptors; 0: not
+  Nanos listen_pause_ ABSL_GUARDED_BY(mu_) = 0;  // the last one
+  bool listen_told_ ABSL_GUARDED_BY(mu_) = false;
+  size_t losses_heard_ ABSL_GUARDED_BY(mu_) = 0;
+  FlightRecorder* flight_ ABSL_GUARDED_BY(mu_);  // null once closed
+  uint64_t posted_count_ ABSL_GUARDED_BY(mu_) = 0;
   TrackedFd epoll_;
   std::map<uint64_t, Unproven> unproven_ ABSL_GUARDED_BY(mu_);
   uint64_t next_unproven_ ABSL_GUARDED_BY(mu_) = 0;

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/log/log.h"
 #include "absl/strings/str_cat.h"
 #include "distributed/core/channel/handshake.h"
 #include "distributed/core/channel/key_value_store.h"
@@ -65,7 +66,7 @@ std::string_view BodyOf(const std::string& message) {
 }  // namespace
 
 Mailbox::Mailbox(MailboxOptions options)
-    : options_(std::move(options)), scratch_(new char[kScratchBytes]) {
+    : options_(std::move(options)), flight_(options_.flight), scratch_(new char[kScratchBytes]) {
   for (size_t i = 0; i < options_.global_ranks.size(); ++i) {
     peers_.push_back(std::make_unique<Peer>());
     peers_.back()->rank = static_cast<int>(i);
@@ -93,6 +94,10 @@ absl::StatusOr<std::shared_ptr<Mailbox>> Mailbox::Of(Engine& engine) {
         MailboxOptions options;
         options.rank = engine.rank().value();
         options.interface_name = engine.options().interface_name;
+        options.flight = &engine.flight();
+        if (auto* const channel = dynamic_cast<KnowsLostRanks*>(&engine); channel != nullptr) {
+          options.lost = channel->WatchLostRanks();
+        }
         for (int i = 0; i < engine.size(); ++i) {
           options.global_ranks.push_back(engine.global_rank(GroupRank(i)));
         }
@@ -281,16 +286,43 @@ void Mailbox::FireConnectTimers(Nanos now) {
     }
   }
   std::erase_if(unproven_, [now](const auto& entry) { return entry.second.deadline <= now; });
+  if (listen_at_ == 0 || now < listen_at_) return;
+  listen_at_ = 0;
+  for (size_t i = 0; i < listeners_.size(); ++i) {
+    Watch(listeners_[i].get(), What(Watched::kListener, i), EPOLLIN, /*add=*/false);
+  }
 }
 
 // ---- From other ranks.
+
+// Whoever waits in the listener keeps it readable: looking again at once would never end.
+void Mailbox::PauseListeners(int error) {
+  if (!std::exchange(listen_told_, true)) {
+    LOG(WARNING) << "leafpack: rank " << global_rank(rank()).value()
+                 << " cannot take a connection: " << std::strerror(error)
+                 << "; it tries again from time to time";
+  }
+  listen_pause_ = listen_pause_ == 0 ? kFirstRetry : std::min(2 * listen_pause_, kLongestRetry);
+  listen_at_ = SteadyNow() + listen_pause_;
+  for (size_t i = 0; i < listeners_.size(); ++i) {
+    Watch(listeners_[i].get(), What(Watched::kListener, i), 0, /*add=*/false);
+  }
+}
 
 void Mailbox::OnListener(size_t index) {
   if (index >= listeners_.size()) return;
   while (true) {
     Unproven peer;
+    errno = 0;
     peer.fd = leafpack::Accept(listeners_[index].get());
-    if (!peer.fd.valid()) return;
+    if (!peer.fd.valid()) {
+      const int error = errno;
+      if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM) {
+        PauseListeners(error);
+      }
+      return;
+    }
+    listen_pause_ = 0;
     peer.deadline = SteadyNow() + kHelloTime;
     if (unproven_.size() >= kMaxUnproven) unproven_.erase(unproven_.begin());
     const uint64_t key = next_unproven_++ & 0xffffffffu;

@@ -104,11 +104,20 @@ void Mailbox::Pump() {
   // What was in time counts, however late we look: timers come after reading.
   const Nanos now = SteadyNow();
   FireConnectTimers(now);
+  HearOfLosses(now);
   const std::vector<int> burying(burying_.begin(), burying_.end());
   for (const int rank : burying) {
     Peer& peer = *peers_[static_cast<size_t>(rank)];
     if (now < peer.bury_at) continue;
-    Lose(peer, peer.out != nullptr && peer.out->dead ? peer.out->reason : peer.in->reason);
+    if (peer.out != nullptr && peer.out->dead) {
+      Lose(peer, peer.out->reason);
+    } else if (peer.in != nullptr && peer.in->dead) {
+      Lose(peer, peer.in->reason);
+    } else if (peer.out == nullptr && peer.in == nullptr) {
+      Lose(peer, peer.channel_why);
+    } else {
+      burying_.erase(rank);  // it connected before its end, which the connection tells
+    }
   }
   FireTimers(now);
 }
@@ -530,6 +539,10 @@ bool Mailbox::OnReceiverRecord(Peer& peer, const Header& header, std::string_vie
         return false;
       }
       transfer->state = Transfer::State::kMoving;
+      if (flight_ != nullptr) {
+        flight_->Advance(transfer->flight, FlightState::kAgreed);
+        flight_->Advance(transfer->flight, FlightState::kInData);
+      }
       peer.sending.push_back(transfer);
       Flush(peer, *peer.out);
       return true;
@@ -596,6 +609,19 @@ void Mailbox::Bury(Peer& peer, Nanos now) {
   }
   if (!alive) return Lose(peer, reason);
   if (burying_.insert(peer.rank).second) peer.bury_at = now + kBuryTime;
+}
+
+void Mailbox::HearOfLosses(Nanos now) {
+  if (options_.lost == nullptr || options_.lost->count() == losses_heard_) return;
+  for (const LostRanks::Loss& loss : options_.lost->After(losses_heard_)) {
+    ++losses_heard_;
+    Peer& peer = *peers_[static_cast<size_t>(loss.rank)];
+    // Connections tell of their own end, behind what was sent.
+    if (loss.rank == rank() || peer.lost || peer.out != nullptr || peer.in != nullptr) continue;
+    peer.channel_why = loss.why;
+    // What it sent right before may stand in a listener.
+    if (burying_.insert(peer.rank).second) peer.bury_at = now + kBuryTime;
+  }
 }
 
 void Mailbox::Lose(Peer& peer, std::string why) {

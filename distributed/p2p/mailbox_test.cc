@@ -1,7 +1,9 @@
 #include "distributed/p2p/mailbox.h"
 
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -12,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/log_severity.h"
+#include "absl/log/scoped_mock_log.h"
 #include "absl/status/status.h"
 #include "absl/status/status_matchers.h"
 #include "absl/strings/str_cat.h"
@@ -22,6 +26,7 @@
 #include "distributed/core/channel/key_value_store.h"
 #include "distributed/core/channel/sockets.h"
 #include "distributed/core/error.h"
+#include "distributed/core/lost_ranks.h"
 #include "distributed/p2p/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -455,6 +460,80 @@ TEST(MailboxTest, NothingIsLeftBehind) {
   }
   EXPECT_EQ(CountDescriptors(), descriptors);
   EXPECT_EQ(CountThreads(), threads);
+}
+
+// Whoever waits in the listener while no descriptor is left must not keep the mailbox busy.
+TEST(MailboxTest, WithoutDescriptorsItWaitsInPeace) {
+  Mailboxes boxes(2);
+  std::string in(8, ' ');
+  const TransferPtr waiting = Post(boxes[0], RecvSpec(in, 1, 1, absl::Milliseconds(1500)), /*async=*/false);
+  std::string value;
+  while (value.empty()) {
+    if (*boxes.store().Check("rank/0")) value = *boxes.store().Get("rank/0");
+  }
+  absl::SleepFor(absl::Milliseconds(200));  // the mailboxes have all that they open
+  absl::ScopedMockLog log(absl::MockLogDefault::kIgnoreUnexpected);
+  EXPECT_CALL(log, Log(absl::LogSeverity::kWarning, ::testing::_,
+                       HasSubstr("rank 10 cannot take a connection")))
+      .Times(1);
+  log.StartCapturingLogs();
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const auto cpu = [] {
+    timespec now;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return absl::DurationFromTimespec(now);
+  };
+  {
+    // A connection needs no descriptor of the other side until it is taken.
+    absl::StatusOr<Connecting> connecting = ConnectUnix(DecodeRendezvous(value)->unix_name);
+    ASSERT_THAT(connecting, IsOk());
+    rlimit none = before;
+    none.rlim_cur = 3;
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+    const absl::Duration start = cpu();
+    EXPECT_THAT(Wait(boxes[0], waiting), StatusIs(Code::kDeadlineExceeded));
+    EXPECT_LT(cpu() - start, absl::Milliseconds(300));
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  }
+  log.StopCapturingLogs();
+  // With descriptors it takes connections again.
+  std::string bytes(8, 'a');
+  const TransferPtr send = Post(boxes[1], SendSpec(bytes, 0, 2));
+  EXPECT_THAT(Finish(boxes[0], RecvSpec(in, 1, 2)), IsOk());
+  EXPECT_THAT(Wait(boxes[1], send), IsOk());
+  EXPECT_EQ(in, bytes);
+}
+
+// A rank that the control channel lost before it made a connection is given up soon.
+TEST(MailboxTest, ALossThatTheChannelTells) {
+  auto lost = std::make_shared<LostRanks>();
+  MailboxOptions options;
+  for (int i = 0; i < 3; ++i) options.global_ranks.emplace_back(10 + i);
+  options.lost = lost;
+  absl::StatusOr<std::shared_ptr<Mailbox>> box = Mailbox::Open(NewInMemoryStore(), options);
+  ASSERT_THAT(box, IsOk());
+  std::string bytes(8, 'a'), in(8, ' ');
+  const TransferPtr send = Post(**box, SendSpec(bytes, 1, 1));
+  const TransferPtr receive = Post(**box, RecvSpec(in, 1, 1));
+  const TransferPtr other = Post(**box, RecvSpec(in, 2, 1));
+  const TransferPtr any = Post(**box, RecvSpec(in, std::nullopt, 7));
+  absl::SleepFor(absl::Milliseconds(20));
+  EXPECT_FALSE((*box)->IsDone(*send));
+  lost->Add(1, "it hung up");
+  for (const TransferPtr& transfer : {send, receive}) {
+    const absl::Status status = Wait(**box, transfer);
+    EXPECT_THAT(status, StatusIs(Code::kUnavailable, HasSubstr("rank 11 is gone: it hung up")));
+    EXPECT_EQ(GetErrorDetails(status).kind, ErrorKind::kPeerLost);
+    EXPECT_THAT(GetErrorDetails(status).ranks, ElementsAre(GlobalRank(11)));
+  }
+  EXPECT_THAT(Finish(**box, SendSpec(bytes, 1, 1)), StatusIs(Code::kUnavailable));
+  EXPECT_FALSE((*box)->IsDone(*other));
+  EXPECT_FALSE((*box)->IsDone(*any));
+  lost->Add(2, "it left");
+  EXPECT_THAT(Wait(**box, other), StatusIs(Code::kUnavailable));
+  EXPECT_THAT(Wait(**box, any), StatusIs(Code::kUnavailable));
+  (*box)->Close(absl::Now());
 }
 
 // ---- Bytes that no mailbox sends.

@@ -8,6 +8,7 @@
 #include "absl/time/clock.h"
 #include "distributed/core/channel/key_value_store.h"
 #include "distributed/core/channel/thread.h"
+#include "distributed/core/flight/dump.h"
 #include "distributed/p2p/mailbox.h"
 #include "distributed/p2p/mailbox_internal.h"
 
@@ -46,7 +47,18 @@ void Mailbox::Lead(absl::FunctionRef<bool()> enough, absl::Time until) {
 std::optional<absl::Status> Mailbox::WaitUntil(Transfer& transfer, absl::Time until,
                                                const InterruptCheck& interrupt) {
   if (forked()) return ProcessCheck::ForkedError();
-  absl::MutexLock lock(&mu_);
+  absl::Status result;
+  {
+    absl::MutexLock lock(&mu_);
+    AwaitLocked(transfer, until, interrupt);
+    if (!transfer.done) return std::nullopt;
+    result = transfer.result;
+  }
+  if (!result.ok()) NoteFlightError(result);
+  return result;
+}
+
+void Mailbox::AwaitLocked(Transfer& transfer, absl::Time until, const InterruptCheck& interrupt) {
   ++waiters_;
   bool interrupted = false;
   absl::Time asked = absl::Now();
@@ -83,8 +95,6 @@ std::optional<absl::Status> Mailbox::WaitUntil(Transfer& transfer, absl::Time un
   --waiters_;
   last_use_ = SteadyNow();
   if (unattended_ > 0 || unsent_ > 0) StartThreadLocked();
-  if (!transfer.done) return std::nullopt;
-  return transfer.result;
 }
 
 bool Mailbox::IsDone(Transfer& transfer) {
@@ -197,6 +207,7 @@ void Mailbox::Close(absl::Time until) {
     listeners_.clear();
     unproven_.clear();
     stop_thread_ = true;
+    flight_ = nullptr;  // its group may go before the last handle of a transfer
     thread_changed_.Signal();
     wake_.Signal();
   }

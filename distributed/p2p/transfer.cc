@@ -219,6 +219,7 @@ absl::StatusOr<Prepared> PrepareSend(FlatTree tree, std::optional<TensorDict> no
   if (!memory.ok()) return memory.status();
   (*flight)->memory = *std::move(memory);
   TransferSpec& spec = prepared->spec;
+  spec.leaves = static_cast<int64_t>((*flight)->layout.size());
   spec.offer.digest = ToNumber((*flight)->layout.digest());
   spec.offer.bytes = (*flight)->memory.bytes();
   spec.has_memory = true;
@@ -278,6 +279,7 @@ absl::StatusOr<Prepared> PrepareRecv(FlatTree tree, std::optional<PeerRank> from
   if (!taken.ok()) return taken.status();
   const std::shared_ptr<TreeInFlight> flight = *taken;
   TransferSpec& spec = prepared->spec;
+  spec.leaves = static_cast<int64_t>(flight->layout.size());
   spec.offer.digest = ToNumber(flight->layout.digest());
   // How many elements sparse leaves have is known only from the description.
   const bool sparse = HasSparse(flight->layout);

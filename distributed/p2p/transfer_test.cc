@@ -14,6 +14,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -22,7 +23,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "distributed/core/engine.h"
 #include "distributed/core/error.h"
+#include "distributed/core/flight/recorder.h"
 #include "distributed/distributed.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -410,12 +413,60 @@ TEST(TransferTest, SubGroupsSpeakOfGlobalRanks) {
   });
 }
 
-TEST(TransferTest, NothingIsLeftBehind) {
-  WithRanks(2, [](const Group&) {});
-  absl::SleepFor(absl::Milliseconds(50));
-  const int threads = CountThreads();
-  const int descriptors = CountDescriptors();
+// The last recorded transfer of this kind.
+FlightCall LastOf(const Group& group, std::string_view kind) {
+  FlightCall last;
+  for (const FlightCall& call : group.engine().flight().Calls()) {
+    if (call.kind == kind) last = call;
+  }
+  EXPECT_EQ(last.kind, kind);
+  return last;
+}
+
+TEST(TransferTest, TheFlightRecorderHasThem) {
   WithRanks(2, [](const Group& group) {
+    const bool sends = group.rank().value() == 0;
+    for (const int64_t elements : {int64_t{10}, int64_t{1} << 20}) {
+      const TensorDict tree = MakeTree(1, elements);
+      const TransferOptions options = {.tag = 7, .name = "weights"};
+      if (sends) {
+        ASSERT_THAT(Send(tree, GroupRank(1), group, options), IsOk());
+      } else {
+        ASSERT_THAT(Recv(tree, GroupRank(0), group, options), IsOk());
+      }
+      const FlightCall call = LastOf(group, sends ? "send" : "recv");
+      EXPECT_EQ(call.peer, sends ? 1 : 0);
+      EXPECT_EQ(call.tag, 7);
+      EXPECT_EQ(call.name, "weights");
+      EXPECT_EQ(call.number, elements == 10 ? 1u : 2u);
+      EXPECT_EQ(call.leaves, 4);
+      EXPECT_EQ(call.bytes, 3 * 8 + 7 + 4 * elements);
+      EXPECT_EQ(call.state, FlightState::kDone);
+      EXPECT_FALSE(call.async);
+      EXPECT_LE(call.posted, call.ended);
+      if (!sends) {
+        EXPECT_GT(call.in_data, 0);
+      }
+    }
+    if (sends) return;
+    // One that nobody answers, and one that failed.
+    absl::StatusOr<TransferWork> work = IrecvNew(std::nullopt, group, {.tag = 8});
+    ASSERT_THAT(work.status(), IsOk());
+    FlightCall call = LastOf(group, "recv");
+    EXPECT_EQ(call.state, FlightState::kPosted);
+    EXPECT_EQ(call.peer, -1);
+    EXPECT_EQ(call.tag, 8);
+    EXPECT_TRUE(call.async);
+    work->Cancel();
+    EXPECT_THAT(work->Wait(), StatusIs(Code::kCancelled));
+    call = LastOf(group, "recv");
+    EXPECT_EQ(call.state, FlightState::kFailed);
+    EXPECT_THAT(call.reason, HasSubstr("given up"));
+  });
+}
+
+TEST(TransferTest, NothingIsLeftBehind) {
+  const auto once = [](const Group& group) {
     if (group.rank().value() == 0) {
       absl::StatusOr<TransferWork> work = Isend(MakeTree(1, 1 << 18), GroupRank(1), group);
       ASSERT_THAT(work.status(), IsOk());
@@ -423,7 +474,12 @@ TEST(TransferTest, NothingIsLeftBehind) {
     } else {
       EXPECT_THAT(RecvNew(GroupRank(0), group).status(), IsOk());
     }
-  });
+  };
+  WithRanks(2, once);  // what the process keeps is there now
+  absl::SleepFor(absl::Milliseconds(200));
+  const int threads = CountThreads();
+  const int descriptors = CountDescriptors();
+  WithRanks(2, once);
   for (int i = 0; i < 100 && CountThreads() > threads; ++i) absl::SleepFor(absl::Milliseconds(20));
   EXPECT_EQ(CountThreads(), threads);
   EXPECT_EQ(CountDescriptors(), descriptors);
