@@ -1,9 +1,11 @@
 // How the outcomes of the protocol read to callers.
 #include <algorithm>
+#include <cstddef>
 #include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
 #include "distributed/core/engine_impl.h"
@@ -44,6 +46,24 @@ ErrorKind KindOf(const protocol::Outcome& outcome) {
     default:
       return ErrorKind::kOther;
   }
+}
+
+// Of the first call of a group that NewGroup made: its members meet in the n-th that each has made of their
+// list and name, which one that was refused a wrong list before has not counted.
+std::string OrdinalHint(const EngineConfig& config, const protocol::Outcome& outcome) {
+  constexpr std::string_view kMark = "/sub/";
+  const std::string_view prefix = config.prefix;
+  const size_t mark = prefix.rfind(kMark);
+  if (mark == std::string_view::npos || outcome.kind != protocol::OutcomeKind::kDeadline) return "";
+  const std::string_view rest = prefix.substr(mark + kMark.size());
+  const size_t slash = rest.find('/');
+  int earlier = 0;
+  if (slash == std::string_view::npos || !absl::SimpleAtoi(rest.substr(slash + 1), &earlier)) {
+    return "";
+  }
+  return absl::StrCat("; this is group number ", earlier + 1,
+                      " of these ranks and this name that this rank has made, and meets the others' "
+                      "number ", earlier + 1, ": after an error on one of them give the next a new name");
 }
 
 }  // namespace
@@ -87,6 +107,7 @@ absl::Status EngineImpl::EndStatus(const CallState& call) const {
   } else if (!call.channel_problem.empty()) {
     absl::StrAppend(&text, " (", call.channel_problem, ")");
   }
+  if (call.number == 1) absl::StrAppend(&text, OrdinalHint(config_, outcome));
   ErrorDetails details;
   details.kind = lost ? KindOf(outcome) : ErrorKind::kOther;
   details.path = outcome.path;

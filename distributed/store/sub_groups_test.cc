@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
@@ -195,6 +196,38 @@ TEST(SubGroupsTest, BadListsAndOptionsCountNothing) {
   EXPECT_EQ(code({0, 1}, "nosuch", {.group = no_backend}), absl::StatusCode::kNotFound);
   RunRanksAsThreads(2, [&](int rank) {
     ExpectMembers(NewGroup(world[rank], Ranks({0, 1})).value(), {0, 1});
+  });
+}
+
+// One rank was refused its list and so has made one group less than the others: they do not meet, nobody
+// hangs, the error says why, and a group of another name works.
+TEST(SubGroupsTest, CountsThatDifferAreAClearError) {
+  std::vector<Group> world = World(3);
+  GroupOptions options;
+  options.timeout = absl::Milliseconds(500);
+  RunRanksAsThreads(3, [&](int rank) {
+    const std::vector<int> list = {0, 1, 2};
+    const absl::StatusOr<Group> first =
+        NewGroup(world[rank], Ranks(rank == 1 ? std::vector<int>{0, 1, 1} : list));
+    EXPECT_EQ(first.ok(), rank != 1) << first.status();
+    const Group second = NewGroup(world[rank], Ranks(list), {.group = options}).value();
+    const absl::Time start = absl::Now();
+    const absl::Status status = FrameSum(second, 1).status();
+    EXPECT_LT(absl::Now() - start, absl::Seconds(30));
+    EXPECT_TRUE(absl::IsDeadlineExceeded(status) || absl::IsCancelled(status)) << status;
+    if (absl::IsDeadlineExceeded(status)) {
+      EXPECT_TRUE(absl::StrContains(
+          status.message(), absl::StrCat("this is group number ", rank == 1 ? 1 : 2, " of these ranks")))
+          << status;
+      EXPECT_TRUE(absl::StrContains(status.message(), "give the next a new name")) << status;
+      const std::vector<GlobalRank> named = GetErrorDetails(status).ranks;
+      EXPECT_EQ(std::find(named.begin(), named.end(), GlobalRank(1)) != named.end(), rank != 1)
+          << status;
+    }
+    if (rank == 0) {
+      EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+    }
+    ExpectMembers(NewGroup(world[rank], Ranks(list), {.name = "again"}).value(), list);
   });
 }
 
