@@ -62,6 +62,7 @@ void StopSelfFor(absl::Duration duration) {
     _exit(0);
   }
   raise(SIGSTOP);
+  kill(helper, SIGKILL);  // somebody else may have continued this process
   waitpid(helper, nullptr, 0);
 }
 

@@ -16,7 +16,8 @@ namespace leafpack {
 // the signal is caught.
 [[noreturn]] void KillSelf(int signal = SIGKILL);
 
-// Stops this process (SIGSTOP); a helper process continues it after `duration`. Returns then.
+// Stops this process (SIGSTOP); a helper process continues it after `duration`, if nobody did before
+// (SIGCONT). Returns then.
 void StopSelfFor(absl::Duration duration);
 
 // Does something, a fault as a rule, after a time, from a thread of its own. The destructor waits

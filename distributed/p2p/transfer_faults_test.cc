@@ -32,7 +32,7 @@ using ::testing::HasSubstr;
 using Code = absl::StatusCode;
 
 constexpr absl::Duration kTimeout = absl::Seconds(40);
-constexpr absl::Duration kShort = absl::Milliseconds(700);
+constexpr absl::Duration kShort = absl::Milliseconds(300);
 constexpr absl::Duration kSoon = absl::Seconds(15);
 constexpr int64_t kLarge = int64_t{4} << 20;  // elements: 16 MiB
 
@@ -105,6 +105,43 @@ TEST(TransferFaults, ASenderThatDiesIsNamed) {
   });
 }
 
+// It never made a connection to the others: only the control channel knows.
+TEST(TransferFaults, ARankThatDiesBeforeItConnectsIsNamedSoon) {
+  for (const int dead : {0, 2}) {
+    RankProcesses job(3);
+    job.ExpectExit(dead, {.signal = SIGKILL});
+    job.Run([&](RankContext& context) {
+      const Group group = MakeTestGroup(context, kTimeout);
+      ExpectUsable(group);
+      ASSERT_TRUE(context.Barrier(0));
+      const int rank = context.rank();
+      if (rank == dead) {
+        ASSERT_TRUE(context.Await(1, 2));
+        absl::SleepFor(absl::Milliseconds(100));
+        KillSelf();
+      }
+      const TensorDict tree = MakeTestTree(rank, 100);
+      const absl::Time start = absl::Now();
+      absl::StatusOr<TransferWork> receive = Irecv(tree, GroupRank(dead), group);
+      ASSERT_THAT(receive.status(), IsOk());
+      absl::StatusOr<TransferWork> send = Isend(MakeTestTree(rank, 100), GroupRank(dead), group);
+      ASSERT_THAT(send.status(), IsOk());
+      context.Signal(1);
+      ExpectFault(receive->Wait(), Code::kUnavailable, ErrorKind::kPeerLost, {dead});
+      ExpectFault(send->Wait(), Code::kUnavailable, ErrorKind::kPeerLost, {dead});
+      EXPECT_LT(absl::Now() - start, kSoon);
+      // Those that live reach each other.
+      const int other = 3 - dead - rank;
+      if (rank < other) {
+        EXPECT_THAT(Send(tree, GroupRank(other), group), IsOk());
+      } else {
+        EXPECT_THAT(Recv(tree, GroupRank(other), group), IsOk());
+        ExpectFilled(tree, other);
+      }
+    });
+  }
+}
+
 TEST(TransferFaults, ARankThatDiesDuringTheData) {
   for (const bool sender_dies : {true, false}) {
     RankProcesses job(2);
@@ -140,7 +177,7 @@ TEST(TransferFaults, AStoppedRankIsNamedAndServesWhenItGoesOn) {
     ASSERT_TRUE(context.Barrier(0));
     const TensorDict tree = MakeTestTree(context.rank(), kLarge);
     if (context.rank() == 1) {
-      StopSelfFor(absl::Seconds(3));
+      StopSelfFor(absl::Seconds(2));
       ASSERT_TRUE(context.Await(1));
       // What was given up meanwhile is told, what came after it arrives.
       const absl::Status told = Recv(tree, GroupRank(0), group).status();

@@ -40,7 +40,11 @@ using ::testing::Not;
 // Deadline of calls that are not meant to reach it. An error that takes this long is a time-out.
 constexpr absl::Duration kTimeout = absl::Seconds(40);
 // Deadline of calls that are meant to reach it.
-constexpr absl::Duration kShort = absl::Milliseconds(700);
+constexpr absl::Duration kShort = absl::Milliseconds(300);
+// The same, of calls whose data must be under way by then.
+constexpr absl::Duration kLessShort = absl::Seconds(2);
+// How long a rank is stopped at most; the others let it go on when they have given up.
+constexpr absl::Duration kStopped = absl::Seconds(30);
 // By then at the latest an error that needs no deadline is there, on a loaded machine too.
 constexpr absl::Duration kSoon = absl::Seconds(15);
 
@@ -120,7 +124,7 @@ TEST_P(BeforeData, AStoppedRankIsNamedAndTheGroupIsUsableWhenItGoesOn) {
     const TensorDict tree = MakeTestTree(rank.rank(), setting.size);
     const Snapshot before(tree);
     if (rank.rank() == setting.faulty) {
-      StopSelfFor(absl::Seconds(4));
+      StopSelfFor(kStopped);
       EXPECT_THAT(AllReduce(tree, group), Not(IsOk()));
     } else {
       const absl::Time until = absl::Now() + absl::Seconds(30);
@@ -139,6 +143,7 @@ TEST_P(BeforeData, AStoppedRankIsNamedAndTheGroupIsUsableWhenItGoesOn) {
       const ErrorDetails details = GetErrorDetails(status);
       EXPECT_TRUE(details.tree_unchanged) << status;
       EXPECT_EQ(details.outcome_unknown, setting.faulty == 0) << status;
+      LetGoOn(rank, setting.faulty, 2);
     }
     before.ExpectUnchanged();
     ExpectUsableSoon(rank, group, 1);
@@ -390,18 +395,19 @@ TEST_P(DuringData, AStoppedRankIsNamedAndTheGroupIsUsableWhenItGoesOn) {
     const TensorDict tree = MakeLongTree(rank.rank());
     const Snapshot before(tree);
     ASSERT_TRUE(rank.Barrier(0));
-    const AllReduceOptions options = LongCall(setting.on_failure, absl::Seconds(6));
+    const AllReduceOptions options = LongCall(setting.on_failure, kLessShort);
     if (rank.rank() == setting.faulty) {
       const absl::StatusOr<TreeWork> work = StartLongCall(rank, tree, group, options);
       ASSERT_THAT(work, IsOk());
-      StopSelfFor(absl::Seconds(10));
+      StopSelfFor(kStopped);
       const absl::Status status = work->Wait();
       EXPECT_THAT(status, Not(IsOk()));
       ExpectTold(status, tree, before, setting.ranks, setting.on_failure);
     } else {
       const absl::Time start = absl::Now();
       const absl::Status status = LongAllReduce(rank, tree, group, options);
-      EXPECT_LT(absl::Now() - start, kSoon + absl::Seconds(6));
+      EXPECT_LT(absl::Now() - start, kSoon);
+      LetGoOn(rank, setting.faulty, 2);
       EXPECT_THAT(status.code(),
                   AnyOf(Eq(absl::StatusCode::kDeadlineExceeded), Eq(absl::StatusCode::kCancelled)))
           << status;
@@ -472,11 +478,12 @@ TEST(DuringDataMore, ADeadlineDuringDataIsTold) {
       if (rank.rank() == 2) {
         const absl::StatusOr<TreeWork> work = StartLongCall(rank, tree, group, LongCall(on_failure));
         ASSERT_THAT(work, IsOk());
-        StopSelfFor(absl::Seconds(9));
+        StopSelfFor(kStopped);
         status = work->Wait();
       } else {
         status = LongAllReduce(
-            rank, tree, group, LongCall(on_failure, rank.rank() == 1 ? absl::Seconds(5) : kTimeout));
+            rank, tree, group, LongCall(on_failure, rank.rank() == 1 ? kLessShort : kTimeout));
+        LetGoOn(rank, 2, 2);
       }
       EXPECT_THAT(status, Not(IsOk()));
       if (rank.rank() == 1) {

@@ -1,5 +1,8 @@
 #include "distributed/tree/fault_testutil.h"
 
+#include <signal.h>
+#include <sys/types.h>
+
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -19,6 +22,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "testing/faults.h"
 #include "testing/matchers.h"
 
 namespace leafpack {
@@ -131,6 +135,15 @@ void ExpectFault(const absl::Status& status, absl::StatusCode code, ErrorKind ki
     EXPECT_THAT(std::string(status.message()),
                 ::testing::ContainsRegex(absl::StrCat("(^|[^0-9])", rank, "($|[^0-9])")));
   }
+}
+
+void LetGoOn(RankContext& rank, int stopped, int event) {
+  rank.Signal(event);
+  if (rank.Count(event) < rank.size() - 1) return;
+  const pid_t pid = rank.PidOf(stopped);
+  const absl::Time until = absl::Now() + absl::Seconds(20);
+  while (!IsStopped(pid) && absl::Now() < until) absl::SleepFor(absl::Milliseconds(2));
+  kill(pid, SIGCONT);
 }
 
 void ExpectUsableSoon(RankContext& rank, const Group& group, int event) {

@@ -58,6 +58,11 @@ void ExpectUsable(const Group& group);
 void ExpectFault(const absl::Status& status, absl::StatusCode code, ErrorKind kind,
                  const std::vector<int>& ranks);
 
+// Of a rank that stops itself, for long (StopSelfFor): each of the others calls this when its own call is
+// over, and the last one lets it go on. So it stands still as long as they wait, and no longer. `event`
+// must be used for nothing else.
+void LetGoOn(RankContext& rank, int stopped, int event);
+
 // Calls until a call succeeds: after a fault during data a rank may have to be told of it first.
 // Fails the test when that takes more than a few calls or ends in Unavailable.
 void ExpectUsableSoon(RankContext& rank, const Group& group, int event);

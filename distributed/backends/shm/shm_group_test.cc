@@ -97,7 +97,7 @@ TEST_P(ShmGroupTest, SumsOfManySizes) {
 }
 
 TEST(ShmGroupDeathTest, KillsAtAnyMomentLeaveNothingAndAreNamed) {
-  constexpr int kRounds = 200;
+  constexpr int kRounds = 50;
   constexpr int kRanks = 3;
   const std::set<std::string> files = SharedMemoryFiles();
   const int names = OpenNames();
