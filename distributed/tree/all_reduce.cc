@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -122,29 +121,11 @@ class AllReduceOperation : public ReducingOperation {
   }
 
  protected:
-  absl::Status Prepare(CallSpec& spec) override;
-  absl::Status FinishFrame(absl::Span<const char> frame) override;
   LeafRange Written() const override { return {}; }
+  int OwnerOf(size_t /*leaf*/) const override { return -1; }
   std::unique_ptr<DataPhase> StartData(DataContext& context,
                                        const InterruptCheck& interrupt) override;
-
- private:
-  std::optional<SparseReduce> sparse_;  // since Prepare
 };
-
-absl::Status AllReduceOperation::Prepare(CallSpec& spec) {
-  if (absl::Status status = ReducingOperation::Prepare(spec); !status.ok()) return status;
-  sparse_.emplace(*plan_, tree_, op_, rank(), size());
-  return sparse_->Collect();
-}
-
-absl::Status AllReduceOperation::FinishFrame(absl::Span<const char> frame) {
-  absl::Status status = ReducingOperation::FinishFrame(frame);
-  // Alone, a sparse leaf changes by the own factor only.
-  if (!status.ok() || plan_->sparse.empty() || op_.kind != ReduceOpKind::kPremulSum) return status;
-  if (status = sparse_->ReduceAll(); status.ok()) status = sparse_->Write();
-  return status;
-}
 
 std::unique_ptr<DataPhase> AllReduceOperation::StartData(DataContext& context,
                                                          const InterruptCheck& interrupt) {

@@ -1,4 +1,4 @@
-// Sparse COO leaves in an all-reduce: held against the dense leaves of the same values.
+// Sparse COO leaves in an all-reduce (others: collectives_sparse_test.cc): held against the dense leaves of the same values.
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -210,8 +210,8 @@ TEST(SparseTest, WhatCannotBeReducedIsRefusedByPath) {
                 static_cast<int>(ErrorKind::kUnsupported));
     };
     expect(AllReduce(tree, group, {.op = ReduceOp::kMax}), "s");
-    expect(Reduce(tree, GroupRank(0), group), "s");
-    expect(ReduceScatter(trees, group), "[1].s");
+    expect(Reduce(tree, GroupRank(0), group, {.op = ReduceOp::kMin}), "s");
+    expect(ReduceScatter(trees, group, {.op = ReduceOp::kProduct}), "[1].s");
     // An index that is out of range, which torch takes unchecked.
     TensorDict wrong;
     LEAFPACK_ASSERT_OK(wrong.Set("s", at::_sparse_coo_tensor_unsafe(

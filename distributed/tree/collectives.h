@@ -14,8 +14,11 @@
 //   or Unimplemented here, and FailedPrecondition that names this rank on the others.
 // - Leaves that are only sent are not written; what is written in place is each leaf's own elements.
 //   Leaves may be strided, permuted, empty, 0-dim, undefined (moved as undefined); one that stands under
-//   several paths moves once, and shares its memory in new trees too. Leaves that overlap in part, sparse
-//   leaves, and dtypes that the backend cannot move are refused by path. An empty tree is a tree.
+//   several paths moves once, and shares its memory in new trees too. Leaves that overlap in part
+//   and dtypes that the backend cannot move are refused by path. An empty tree is a tree.
+// - A sparse COO leaf may have other elements on each rank; one that is written in place stays the tensor
+//   object that it is and gets the sender's indices and values. Joined trees cannot have any: refused by
+//   path with Unimplemented.
 // - New trees have the root's or sender's nodes, batch sizes, keys, shapes and dtypes, on the CPU, and
 //   share nothing with another tree. Nothing that arrives is executed; sizes are checked first.
 // - Written leaves that require grad are written without a record and their version counter is bumped; in
@@ -86,7 +89,8 @@ absl::StatusOr<TreeWork> GatherAndStackAsync(TreeArg tree, Root root, const Grou
 
 // The root's trees[i] goes to group rank i; layouts may differ. Only the root gives `trees`, one per rank.
 // A rank with a `tree` has it written in place: its layout must be that of the tree it is sent. Else it
-// gets a new one (the root: a copy of its own). Gives one tree.
+// gets a new one (the root: a copy of its own). The root's `tree` may lie in the memory of `trees`: what
+// is sent is what they held before. Gives one tree.
 absl::StatusOr<TreeResult> Scatter(std::optional<TreeArg> tree, std::vector<TreeArg> trees, Root root,
                                    const Group& group, const CallOptions& options = {});
 absl::StatusOr<TreeWork> ScatterAsync(std::optional<TreeArg> tree, std::vector<TreeArg> trees,

@@ -160,7 +160,7 @@ TEST_P(DisagreementTest, ARankThatRefusesTellsTheOthers) {
     // A sparse one.
     bad = MakeTree(rank, size());
     ASSERT_TRUE(bad.Set("sparse", at::full({3}, 1.0).to_sparse()).ok());
-    expect(Broadcast(is_odd ? bad : tree, GroupRank(0), group).status(),
+    expect(AllGatherJoined(is_odd ? bad : tree, Joining::kStack, std::nullopt, group).status(),
            absl::StatusCode::kUnimplemented, {"sparse"});
     // A root that is no member, as either type.
     const Root none = odd() % 2 == 0 ? Root(GroupRank(7)) : Root(GlobalRank(7));

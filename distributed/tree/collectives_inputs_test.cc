@@ -64,6 +64,47 @@ TEST(CollectivesInputsTest, BatchSizesAndNamesAreThoseOfTheCall) {
   });
 }
 
+// The root's own place lies across what it sends, itself and to others: all get what was there before.
+TEST(CollectivesInputsTest, AScatterIntoTheMemoryOfItsSources) {
+  for (const int64_t n : {kSmall, kLarge}) {
+    for (const OnFailure on_failure : {OnFailure::kReport, OnFailure::kRestore}) {
+      WithGroup(2, [&](const Group& group) {
+        const int rank = group.rank().value();
+        const auto two = [](const at::Tensor& a, const at::Tensor& b) {
+          TensorDict tree = OneLeaf(a);
+          EXPECT_TRUE(tree.Set("y", b).ok());
+          return tree;
+        };
+        const at::Tensor values = Values(at::kFloat, {2 * n}, 3);
+        const at::Tensor rows = Values(at::kFloat, {2, n}, 4);
+        const at::Tensor memory = values.clone(), pair = rows.clone();
+        std::vector<TreeArg> trees;
+        std::optional<TreeArg> own;
+        if (rank == 0) {
+          // Shifted by half.
+          trees = {two(memory.narrow(0, 0, n), pair[0]), two(memory.narrow(0, n, n), pair[1])};
+          own = two(memory.narrow(0, n / 2, n), pair[1]);
+        }
+        auto got = Scatter(own, trees, GroupRank(0), group, {.on_failure = on_failure});
+        ASSERT_TRUE(got.ok()) << got.status();
+        const TensorDict tree = *got->Dict();
+        EXPECT_TRUE(at::equal(*tree.Get("x"), values.narrow(0, rank * n, n)));
+        EXPECT_TRUE(at::equal(*tree.Get("y"), rows[rank]));
+        // Two leaves of the root change places.
+        if (rank == 0) {
+          pair.copy_(rows);
+          trees = {two(pair[0], pair[1]), two(pair[1], pair[0])};
+          own = two(pair[1], pair[0]);
+        }
+        got = Scatter(own, trees, GroupRank(0), group, {.on_failure = on_failure});
+        ASSERT_TRUE(got.ok()) << got.status();
+        EXPECT_TRUE(at::equal(*got->Dict()->Get("x"), rows[rank]));
+        EXPECT_TRUE(at::equal(*got->Dict()->Get("y"), rows[1 - rank]));
+      });
+    }
+  }
+}
+
 void ExpectRefused(const std::function<TensorDict(const Group&, int64_t)>& make_out,
                    const std::function<TensorDict(const TensorDict&, const Group&, int64_t)>& make_in,
                    std::string_view text) {

@@ -1,6 +1,7 @@
 #include "distributed/tree/exchange_reduce.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include <c10/core/ScalarType.h>
 
@@ -51,12 +52,13 @@ std::vector<Transfer> OneForEach(int ranks) {
 
 ExchangeReduce::ExchangeReduce(const CallPlan& plan, const BucketPlan& buckets,
                                std::vector<ReduceRound> rounds, const FlatTree& tree,
-                               std::shared_ptr<BufferPool> pool, Call& call, DataContext& context,
-                               Options options, CollectiveStats& stats)
+                               SparseReduce& sparse, std::shared_ptr<BufferPool> pool, Call& call,
+                               DataContext& context, Options options, CollectiveStats& stats)
     : plan_(plan),
       buckets_(buckets),
       rounds_(std::move(rounds)),
       tree_(tree),
+      sparse_(sparse),
       packer_(std::move(pool)),
       context_(context),
       call_(call),
@@ -69,6 +71,10 @@ ExchangeReduce::ExchangeReduce(const CallPlan& plan, const BucketPlan& buckets,
 // What is started when is a function of the plan alone: a backend pairs exchanges by their order.
 absl::Status ExchangeReduce::Run() {
   absl::Status status;
+  if (!plan_.sparse.empty()) {
+    status = sparse_.Run(context_, waiter_);
+    if (status.ok() && !options_.stage) status = sparse_.Write();
+  }
   size_t next = 0;
   while (status.ok() &&
          (next < rounds_.size() || !reducing_.empty() || !forwarding_.empty())) {
@@ -238,6 +244,9 @@ absl::Status ExchangeReduce::FinishRound(const ReduceRound& round) {
 }
 
 absl::Status ExchangeReduce::Commit() {
+  if (options_.stage && !plan_.sparse.empty()) {
+    if (absl::Status status = sparse_.Write(); !status.ok()) return status;
+  }
   ScopedStopwatch watch(stats_.unpack);
   for (auto& [bucket, packed] : staged_) {
     absl::Status status = packer_.Unpack(buckets_.buckets[bucket], *packed, tree_.leaves);
@@ -263,11 +272,13 @@ void ExchangeReduce::Close(bool ran, bool ok) {
 }
 
 std::vector<std::string> ExchangeReduce::PathsDone() const {
-  return internal::PathsDone(plan_, buckets_, done_);
+  std::vector<std::string> paths = sparse_.PathsDone();
+  std::ranges::move(internal::PathsDone(plan_, buckets_, done_), std::back_inserter(paths));
+  return paths;
 }
 
 bool ExchangeReduce::TreeUnchanged() const {
-  if (!done_.empty()) return false;
+  if (!done_.empty() || sparse_.touched()) return false;
   return std::none_of(open_.begin(), open_.end(), [](const auto& entry) {
     return entry.second.touched && !entry.second.packed->owned();
   });

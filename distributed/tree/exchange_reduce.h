@@ -1,7 +1,7 @@
 // ExchangeReduce: the data phase of reduce and reduce_scatter. Ranks send each other the elements that
 // the other is to reduce (DataContext::Exchange), reduce in rank order with the kernels of
 // distributed/core/reduce, and, where the result belongs to a root, send it there. So each rank sends
-// each byte of its input once at most, and the bits are those of all_reduce.
+// each byte of its input once at most, and the bits are those of all_reduce. Sparse leaves go first.
 #ifndef LEAFPACK_DISTRIBUTED_TREE_EXCHANGE_REDUCE_H_
 #define LEAFPACK_DISTRIBUTED_TREE_EXCHANGE_REDUCE_H_
 
@@ -24,6 +24,7 @@
 #include "distributed/tree/leaf_rules.h"
 #include "distributed/tree/operation.h"
 #include "distributed/tree/reduce_rounds.h"
+#include "distributed/tree/sparse_reduce.h"
 #include "distributed/tree/tree_work.h"
 #include "tensordict/bucket/bucket_plan.h"
 #include "tensordict/bucket/buffer_pool.h"
@@ -51,8 +52,8 @@ class ExchangeReduce : public DataPhase {
 
   // References outlive the phase; `buckets` are those that `rounds` was made from.
   ExchangeReduce(const CallPlan& plan, const BucketPlan& buckets, std::vector<ReduceRound> rounds,
-                 const FlatTree& tree, std::shared_ptr<BufferPool> pool, Call& call,
-                 DataContext& context, Options options, CollectiveStats& stats);
+                 const FlatTree& tree, SparseReduce& sparse, std::shared_ptr<BufferPool> pool,
+                 Call& call, DataContext& context, Options options, CollectiveStats& stats);
 
   absl::Status Run() override;
   absl::Status Commit() override;
@@ -90,6 +91,7 @@ class ExchangeReduce : public DataPhase {
   const BucketPlan& buckets_;
   const std::vector<ReduceRound> rounds_;
   const FlatTree& tree_;
+  SparseReduce& sparse_;
   Packer packer_;
   DataContext& context_;
   Call& call_;

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "distributed/core/error.h"
+#include "distributed/tree/leaf_rules.h"
 #include "distributed/tree/tree_spec.h"
 #include "tensordict/dtype.h"
 #include "tensordict/layout.h"
@@ -140,6 +141,7 @@ absl::StatusOr<JoinedTree> MakeJoinedTree(const TreeArg& tree, Joining joining,
                                           const std::optional<TreeArg>& out, int rank, int ranks) {
   absl::StatusOr<Layout> layout = Layout::Of(tree.flat());
   if (!layout.ok()) return layout.status();
+  if (absl::Status status = CheckJoinable(*layout); !status.ok()) return status;
   absl::StatusOr<TreeSpec> spec = tree.spec() != nullptr ? *tree.spec()
                                   : tree.dict().has_value()
                                       ? DescribeTree(*tree.dict())

@@ -20,7 +20,7 @@ struct JoinedTree {
 
 // For `ranks` trees like `tree`: `out` if given, checked against it, else a new tree whose nodes have
 // the batch sizes that follow. `tree` is that of `rank`. InvalidArgument names the path of a leaf that
-// cannot be joined, that does not fit in `out`, or that lies in memory of `out` that is another rank's.
+// cannot be joined (Unimplemented for a sparse one), that does not fit in `out`, or that lies in memory of `out` that is another rank's.
 absl::StatusOr<JoinedTree> MakeJoinedTree(const TreeArg& tree, Joining joining,
                                           const std::optional<TreeArg>& out, int rank, int ranks);
 

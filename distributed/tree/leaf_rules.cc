@@ -28,9 +28,6 @@ absl::Status Supports(const Backend& backend, CollectiveKind collective, ReduceO
                       const LeafInfo& leaf) {
   const c10::DeviceType device = leaf.device.type();
   if (leaf.kind == LeafKind::kSparse) {
-    if (collective != CollectiveKind::kAllReduce) {
-      return absl::UnimplementedError("sparse leaves can be reduced by all_reduce only");
-    }
     if (op != ReduceOpKind::kSum && op != ReduceOpKind::kAvg && op != ReduceOpKind::kPremulSum) {
       return absl::UnimplementedError(absl::StrCat(
           "sparse leaves can be reduced by sum, avg and premul_sum only, not by ", ReduceOpName(op)));
@@ -76,16 +73,21 @@ absl::Status CheckMovable(const Layout& layout, const Backend& backend) {
   for (size_t i = 0; i < layout.size(); ++i) {
     const LeafInfo& leaf = layout.leaf(i);
     if (leaf.kind == LeafKind::kUndefined || leaf.kind == LeafKind::kNonTensor) continue;
-    if (leaf.kind != LeafKind::kDense) {
-      return Unsupported(absl::StatusCode::kUnimplemented, layout.path(i),
-                         absl::StrCat(LeafKindName(leaf.kind), " leaves cannot be moved"));
-    }
     if (leaf.device.type() == c10::DeviceType::Meta) {
       return Unsupported(absl::StatusCode::kInvalidArgument, layout.path(i),
                          "is a meta tensor: it has no values to move");
     }
     const absl::Status status = backend.SupportsExchange(leaf.dtype, leaf.device.type());
     if (!status.ok()) return Unsupported(status.code(), layout.path(i), status.message());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckJoinable(const Layout& layout) {
+  for (size_t i = 0; i < layout.size(); ++i) {
+    if (layout.leaf(i).kind != LeafKind::kSparse) continue;
+    return Unsupported(absl::StatusCode::kUnimplemented, layout.path(i),
+                       "sparse leaves cannot be joined; gather the trees instead");
   }
   return absl::OkStatus();
 }

@@ -28,9 +28,13 @@ struct LeafRange {
 absl::Status CheckLeafKinds(const Layout& layout, ReduceOpKind op, CollectiveKind collective,
                             const Backend& backend);
 
-// OK if `backend` can move every leaf that has values; else as CheckLeafKinds. Undefined leaves and values
+// OK if `backend` can move every leaf that has values, sparse ones too; else as CheckLeafKinds. Undefined leaves and values
 // that are no tensors have nothing to move.
 absl::Status CheckMovable(const Layout& layout, const Backend& backend);
+
+// OK if leaves of this layout can be stacked or concatenated; else Unimplemented that names the first path
+// (sparse leaves cannot), with kUnsupported in its details.
+absl::Status CheckJoinable(const Layout& layout);
 
 // OK unless grad mode is on and a leaf that is to be written was computed by autograd (has a grad_fn):
 // writing it in place would falsify its history. InvalidArgument names the path. Looked at on every call.

@@ -42,8 +42,9 @@ class ExchangingOperation : public ReducingOperation {
     options.rank = rank();
     options.ranks = size();
     options.root = arguments_.root;
-    return std::make_unique<ExchangeReduce>(*plan_, buckets, Rounds(buckets), tree_, cache_->pool(),
-                                            call(), context, std::move(options), stats_);
+    return std::make_unique<ExchangeReduce>(*plan_, buckets, Rounds(buckets), tree_, *sparse_,
+                                            cache_->pool(), call(), context, std::move(options),
+                                            stats_);
   }
 };
 
@@ -63,6 +64,7 @@ class ReduceOperation : public ExchangingOperation {
   LeafRange Written() const override {
     return {.begin = 0, .end = rank() == arguments_.root ? tree_.size() : 0};
   }
+  int OwnerOf(size_t /*leaf*/) const override { return arguments_.root; }
   std::vector<ReduceRound> Rounds(const BucketPlan& buckets) const override {
     return PlanReduceRounds(buckets, size(), arguments_.root);
   }
@@ -103,6 +105,7 @@ class ReduceScatterOperation : public ExchangingOperation {
     const auto own = static_cast<size_t>(rank());
     return {.begin = plan_->tree_begin[own], .end = plan_->tree_begin[own + 1]};
   }
+  int OwnerOf(size_t leaf) const override { return TreeOf(leaf); }
   std::vector<ReduceRound> Rounds(const BucketPlan& buckets) const override {
     std::vector<int> owners;
     for (const Bucket& bucket : buckets.buckets) {

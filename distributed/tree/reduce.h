@@ -3,8 +3,8 @@
 // Both agree before data, refuse, and fail as AllReduce does (distributed/tree/all_reduce.h), take the same
 // options, and give the same bits. They only move what they must: a rank sends each byte of its
 // leaves once at most, and what it reduced for the root once more. Leaves that take no result are read,
-// never written: not while the call runs, nor when it fails. Sparse leaves are refused by path; leaves
-// that are no tensors must be equal on all ranks and stay as they are.
+// never written: not while the call runs, nor when it fails. Sparse COO leaves are reduced as by
+// AllReduce; leaves that are no tensors must be equal on all ranks and stay as they are.
 #ifndef LEAFPACK_DISTRIBUTED_TREE_REDUCE_H_
 #define LEAFPACK_DISTRIBUTED_TREE_REDUCE_H_
 

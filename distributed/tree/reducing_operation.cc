@@ -74,6 +74,8 @@ absl::Status ReducingOperation::Prepare(CallSpec& spec) {
   // A frame is all or nothing anyway.
   spec.restore = restore() && !plan_->is_frame;
   spec.is_frame = plan_->is_frame;
+  sparse_.emplace(*plan_, tree_, op_, rank(), size(), [this](size_t leaf) { return OwnerOf(leaf); });
+  if (absl::Status status = sparse_->Collect(); !status.ok()) return status;
   if (!plan_->is_frame) return absl::OkStatus();
   if (size() == 1) {
     spec.reduce = [](absl::Span<const absl::Span<const char>>, absl::Span<char>) {};
@@ -95,6 +97,9 @@ absl::Status ReducingOperation::FinishFrame(absl::Span<const char> frame) {
     absl::StatusOr<std::string> scaled = PackFrame(*plan_, tree_, op_);
     status = scaled.status();
     if (scaled.ok()) status = UnpackFrame(*plan_, *scaled, tree_, Written());
+    if (status.ok() && !plan_->sparse.empty()) {
+      if (status = sparse_->ReduceAll(); status.ok()) status = sparse_->Write();
+    }
   }
   BumpVersions(tree_, Written());
   return status;

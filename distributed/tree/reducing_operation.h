@@ -3,7 +3,9 @@
 #ifndef LEAFPACK_DISTRIBUTED_TREE_REDUCING_OPERATION_H_
 #define LEAFPACK_DISTRIBUTED_TREE_REDUCING_OPERATION_H_
 
+#include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,6 +20,7 @@
 #include "distributed/tree/call_plan.h"
 #include "distributed/tree/leaf_rules.h"
 #include "distributed/tree/operation.h"
+#include "distributed/tree/sparse_reduce.h"
 #include "tensordict/flat_tree.h"
 
 namespace leafpack::internal {
@@ -36,6 +39,8 @@ class ReducingOperation : public Operation {
   absl::Status FinishFrame(absl::Span<const char> frame) override;
   // This rank's leaves that take the result; the others are only read. After the plan was made.
   virtual LeafRange Written() const = 0;
+  // The rank that takes the result of a leaf; -1: all ranks do.
+  virtual int OwnerOf(size_t leaf) const = 0;
 
   bool restore() const { return arguments_.on_failure == OnFailure::kRestore; }
 
@@ -46,6 +51,7 @@ class ReducingOperation : public Operation {
   std::vector<FlatTree> trees_;  // as they were given, until Prepare
   FlatTree tree_;                // since Prepare: the leaves that take part, of all trees
   std::shared_ptr<const CallPlan> plan_;
+  std::optional<SparseReduce> sparse_;  // since Prepare
 };
 
 }  // namespace leafpack::internal

@@ -9,7 +9,6 @@
 #include <numeric>
 #include <utility>
 
-#include <ATen/SparseTensorImpl.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/ScalarType.h>
@@ -20,6 +19,7 @@
 
 #include "distributed/core/error.h"
 #include "distributed/core/reduce/reduce.h"
+#include "distributed/tree/sparse_leaves.h"
 
 namespace leafpack::internal {
 namespace {
@@ -52,10 +52,15 @@ bool StrictlyRising(const std::vector<int64_t>& positions) {
          positions.end();
 }
 
+// What one rank sends to or gets from another; a peer without a view has nothing to move.
+void AddIfAny(int peer, std::vector<LeafView> views, std::vector<Transfer>& transfers) {
+  if (!views.empty()) transfers.push_back({peer, std::move(views)});
+}
+
 }  // namespace
 
 SparseReduce::SparseReduce(const CallPlan& plan, const FlatTree& tree, const ReduceOp& op, int rank,
-                           int ranks)
+                           int ranks, const std::function<int(size_t leaf)>& owner_of)
     : plan_(plan),
       tree_(tree),
       op_(op),
@@ -68,6 +73,7 @@ SparseReduce::SparseReduce(const CallPlan& plan, const FlatTree& tree, const Red
     const auto sparse_dim = static_cast<size_t>(info.sparse_dim);
     Shape& shape = shapes_.emplace_back();
     shape.leaf = static_cast<size_t>(leaf);
+    shape.owner = owner_of(shape.leaf);
     shape.dtype = info.dtype;
     shape.positions = Product(sizes.slice(0, sparse_dim));
     shape.block = Product(sizes.slice(sparse_dim));
@@ -160,7 +166,9 @@ absl::Status SparseReduce::Run(DataContext& context, DataWaiter& waiter) {
 absl::Status SparseReduce::ReduceAll() {
   results_.resize(shapes_.size());
   for (size_t i = 0; i < shapes_.size(); ++i) {
-    if (absl::Status status = ReduceLeaf(i); !status.ok()) return status;
+    if (GoesTo(shapes_[i], rank_)) {
+      if (absl::Status status = ReduceLeaf(i); !status.ok()) return status;
+    }
     for (std::vector<Part>& parts : *parts_) parts[i] = Part();
   }
   return absl::OkStatus();
@@ -187,6 +195,7 @@ absl::Status SparseReduce::ExchangeCounts(DataContext& context, DataWaiter& wait
   for (int peer = 0; peer < ranks_; ++peer) {
     if (peer == rank_) continue;
     for (size_t i = 0; i < leaves; ++i) {
+      if (!GoesTo(shapes_[i], rank_)) continue;
       const int64_t count = of_rank(peer)[i];
       int64_t bytes = 0;
       if (count < 0 || count > shapes_[i].positions ||
@@ -211,9 +220,10 @@ absl::Status SparseReduce::ExchangeCounts(DataContext& context, DataWaiter& wait
 
 absl::Status SparseReduce::ExchangeParts(DataContext& context, DataWaiter& waiter) {
   std::vector<Transfer> sends, receives;
-  const auto views_of = [&](int rank) {
+  const auto views_of = [&](int rank, int to) {
     std::vector<LeafView> views;
     for (size_t i = 0; i < shapes_.size(); ++i) {
+      if (!GoesTo(shapes_[i], to)) continue;
       Part& part = (*parts_)[static_cast<size_t>(rank)][i];
       const auto count = static_cast<int64_t>(part.positions.size());
       views.push_back(ViewOf(part.positions.data(), at::kLong, count, parts_));
@@ -224,8 +234,8 @@ absl::Status SparseReduce::ExchangeParts(DataContext& context, DataWaiter& waite
   };
   for (int peer = 0; peer < ranks_; ++peer) {
     if (peer == rank_) continue;
-    sends.push_back({peer, views_of(rank_)});
-    receives.push_back({peer, views_of(peer)});
+    AddIfAny(peer, views_of(rank_, peer), sends);
+    AddIfAny(peer, views_of(peer, rank_), receives);
   }
   auto work = context.Exchange(std::move(sends), std::move(receives));
   if (!work.ok()) return work.status();
@@ -290,9 +300,10 @@ absl::Status SparseReduce::ReduceLeaf(size_t index) {
 
 absl::Status SparseReduce::Write() {
   const c10::AutoGradMode no_grad(false);
-  for (; written_ < shapes_.size(); ++written_) {
-    const Shape& shape = shapes_[written_];
-    Part& result = results_[written_];
+  for (; through_ < shapes_.size(); ++through_) {
+    const Shape& shape = shapes_[through_];
+    if (!GoesTo(shape, rank_)) continue;
+    Part& result = results_[through_];
     const at::Tensor& leaf = tree_.leaves[shape.leaf];
     const auto count = static_cast<int64_t>(result.positions.size());
     try {
@@ -311,13 +322,8 @@ absl::Status SparseReduce::Write() {
       if (!result.values.empty()) {
         std::memcpy(values.mutable_data_ptr(), result.values.data(), result.values.size());
       }
-      auto* impl = static_cast<at::SparseTensorImpl*>(leaf.unsafeGetTensorImpl());
-      // A tensor that came from detach() may be written, its elements too.
-      const bool allowed = impl->allow_tensor_metadata_change();
-      impl->set_allow_tensor_metadata_change(true);
-      impl->set_indices_and_values_unsafe(indices, values);
-      impl->set_coalesced(true);
-      impl->set_allow_tensor_metadata_change(allowed);
+      touched_ = true;
+      SetSparseElements(leaf, indices, values, /*coalesced=*/true);
     } catch (const std::exception& e) {
       return AtLeaf(shape, absl::InternalError(e.what()));
     }
@@ -328,7 +334,8 @@ absl::Status SparseReduce::Write() {
 
 std::vector<std::string> SparseReduce::PathsDone() const {
   std::vector<std::string> paths;
-  for (size_t i = 0; i < written_; ++i) {
+  for (size_t i = 0; i < through_; ++i) {
+    if (!GoesTo(shapes_[i], rank_)) continue;
     for (size_t leaf = 0; leaf < plan_.layout.size(); ++leaf) {
       if (leaf == shapes_[i].leaf ||
           plan_.layout.leaf(leaf).alias_of == static_cast<int64_t>(shapes_[i].leaf)) {

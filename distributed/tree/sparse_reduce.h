@@ -1,11 +1,12 @@
-// SparseReduce: the sparse COO leaves of one all-reduce. They are in no bucket: the ranks tell each other
-// how many elements each has, then send them, and every rank adds them up in rank order. An index
-// that a rank does not have counts as zero there, so the bits are those of an all-reduce of the
-// dense tensors.
+// SparseReduce: the sparse COO leaves of one collective that reduces. They are in no bucket: the ranks
+// tell each other how many elements each has, then send them to the rank that takes the result (to all,
+// in an all-reduce), which adds them up in rank order. An index that a rank does not have counts as
+// zero there, so the bits are those of an all-reduce of the dense tensors.
 #ifndef LEAFPACK_DISTRIBUTED_TREE_SPARSE_REDUCE_H_
 #define LEAFPACK_DISTRIBUTED_TREE_SPARSE_REDUCE_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,25 +26,27 @@ namespace leafpack::internal {
 // Used by one thread. References outlive it.
 class SparseReduce {
  public:
-  SparseReduce(const CallPlan& plan, const FlatTree& tree, const ReduceOp& op, int rank, int ranks);
+  // `owner_of`: the rank that takes the result of a leaf, -1: all ranks do.
+  SparseReduce(const CallPlan& plan, const FlatTree& tree, const ReduceOp& op, int rank, int ranks,
+               const std::function<int(size_t leaf)>& owner_of);
 
   // Copies this rank's elements, those of one index added up, times its own factor for kPremulSum. An
   // error names the path. Before the call is posted.
   absl::Status Collect();
 
-  // Exchanges the elements and reduces them.
+  // Exchanges the elements and reduces those whose result this rank takes. All ranks call it.
   absl::Status Run(DataContext& context, DataWaiter& waiter);
 
   // Reduces what is here: all of it, with one rank.
   absl::Status ReduceAll();
 
-  // Writes the results into the leaves: each stays the tensor object that it is, with new indices
+  // Writes the results that this rank takes into the leaves: each stays the tensor object that it is, with new indices
   // and values, coalesced.
   absl::Status Write();
 
   // Printable paths of the leaves that hold their result, aliases too.
   std::vector<std::string> PathsDone() const;
-  bool touched() const { return written_ > 0; }
+  bool touched() const { return touched_; }
 
  private:
   // The elements of one leaf on one rank: positions are flat indices into the sparse dimensions, strictly
@@ -54,6 +57,7 @@ class SparseReduce {
   };
   struct Shape {
     size_t leaf = 0;
+    int owner = -1;           // who takes the result; -1: all
     at::ScalarType dtype = at::ScalarType::Undefined;
     int64_t positions = 1;    // of all sparse dimensions
     int64_t block = 1;        // elements
@@ -62,6 +66,9 @@ class SparseReduce {
   // Of all ranks: parts[rank][i]. Views share it, so it lives until the backend is through.
   using Parts = std::vector<std::vector<Part>>;
 
+  static bool GoesTo(const Shape& shape, int rank) {
+    return shape.owner < 0 || shape.owner == rank;
+  }
   absl::Status CollectLeaf(const Shape& shape, Part& part);
   absl::Status ExchangeCounts(DataContext& context, DataWaiter& waiter);
   absl::Status ExchangeParts(DataContext& context, DataWaiter& waiter);
@@ -77,7 +84,8 @@ class SparseReduce {
   std::vector<Shape> shapes_;
   std::shared_ptr<Parts> parts_;
   std::vector<Part> results_;
-  size_t written_ = 0;  // leaves
+  size_t through_ = 0;        // leaves that Write is through with
+  bool touched_ = false;
 };
 
 }  // namespace leafpack::internal

@@ -10,6 +10,7 @@
 #include "distributed/tree/call_plan.h"
 #include "distributed/tree/exchange_pipeline.h"
 #include "distributed/tree/leaf_rules.h"
+#include "distributed/tree/sparse_leaves.h"
 #include "distributed/tree/spread_schedule.h"
 #include "tensordict/bucket/packer.h"
 
@@ -109,6 +110,9 @@ absl::Status TreeExchange::Prepare(CallSpec& spec) {
   for (const TreeArg& tree : part_->given) {
     absl::StatusOr<std::shared_ptr<const TreePlan>> plan = cache->trees().Get(tree, engine());
     if (!plan.ok()) return plan.status();
+    if (HasSparse((*plan)->layout())) {
+      if (absl::Status status = CheckSparseIndices(tree.flat()); !status.ok()) return status;
+    }
     CountLeaves(**plan);
     plans_.push_back(*std::move(plan));
   }
@@ -120,6 +124,9 @@ absl::Status TreeExchange::Prepare(CallSpec& spec) {
     in_place_plan_ = *std::move(plan);
   }
   if (absl::Status status = CheckPart(); !status.ok()) return status;
+  if (part_->match == ExchangePart::Match::kAllLayouts) {
+    if (absl::Status status = CheckJoinable(common()->layout()); !status.ok()) return status;
+  }
   destinations_.resize(static_cast<size_t>(size()));
 
   std::vector<CallArgument> arguments = {{"collective", std::string(kind_name_)},
@@ -158,6 +165,7 @@ std::optional<std::string> TreeExchange::MakeFrame() const {
   int64_t bytes = 64;
   int64_t spec_bytes = 0;
   for (const std::shared_ptr<const TreePlan>& plan : plans_) {
+    if (HasSparse(plan->layout())) return std::nullopt;  // it has values beside those counted here
     bytes += plan->layout().total_bytes() + 24;
     spec_bytes += static_cast<int64_t>(plan->encoded.size());
   }
@@ -306,6 +314,9 @@ class TreeExchange::Phase : public DataPhase {
   Phase(TreeExchange& exchange, DataContext& context, ExchangePipeline::Options options)
       : exchange_(exchange),
         packer_(PlanCache::Of(exchange.engine())->pool()),
+        context_(context),
+        restore_(options.stage),
+        waiter_(exchange.call(), options.interrupt, exchange.stats_.communicate),
         pipeline_(packer_, exchange.call(), context, std::move(options), exchange.stats_) {}
 
   absl::Status Run() override;
@@ -314,7 +325,8 @@ class TreeExchange::Phase : public DataPhase {
   std::vector<std::string> PathsDone() const override;
   bool TreeUnchanged() const override {
     // With `stage` only Commit writes, and it may fail half-way.
-    return exchange_.WrittenTree() == nullptr || !pipeline_.wrote();
+    return exchange_.WrittenTree() == nullptr ||
+           (!pipeline_.wrote() && sparse_.leaves_done().empty());
   }
 
  private:
@@ -322,9 +334,11 @@ class TreeExchange::Phase : public DataPhase {
     uint64_t spec_bytes = 0;
     absl::uint128 layout_digest = 0;
     uint64_t steps = 0;  // the most that its sender has for any rank
+    bool sparse = false;  // whether its sender has sparse leaves for any rank
   };
   enum class Verdict : uint8_t { kFits, kMismatch, kRefused };
 
+  absl::Status MoveSparse();
   // Finds out what the trees are, and whether all ranks can take what they are sent.
   absl::Status Negotiate();
   absl::Status ExchangeHeaders();
@@ -346,11 +360,16 @@ class TreeExchange::Phase : public DataPhase {
 
   TreeExchange& exchange_;
   Packer packer_;
+  DataContext& context_;
+  const bool restore_;
+  DataWaiter waiter_;
+  SparseMove sparse_;
   ExchangePipeline pipeline_;
   bool copied_own_ = false;
   std::vector<TreeTransfer> sends_;
   std::vector<TreeTransfer> receives_;
   size_t steps_ = 0;
+  bool any_sparse_ = false;  // on any rank
   std::vector<Header> headers_;        // by rank, of what it sends to this one
   std::vector<std::string> specs_;     // by rank
   absl::Status disagreement_;          // the same on all ranks: no leaf has moved
@@ -370,6 +389,7 @@ absl::Status TreeExchange::Phase::Run() {
   if (exchange_.call().soft_digests_agree()) {
     status = ForEachSender([&](int from) { return exchange_.Receive(from); });
     steps_ = exchange_.common()->plan->steps.size();
+    any_sparse_ = HasSparse(exchange_.common()->layout());
   } else {
     status = Negotiate();
   }
@@ -385,6 +405,9 @@ absl::Status TreeExchange::Phase::Run() {
     receives_.push_back({from, destination.plan.get(), &destination.tree});
     return absl::OkStatus();
   });
+  if (any_sparse_) {
+    if (status = MoveSparse(); !status.ok()) return status;
+  }
   // All ranks know the tree of a broadcast by now, so all of them choose alike.
   const ExchangePart& part = *exchange_.part_;
   if (part.root >= 0 && part.routing == FrameRouting::kSameToAll && exchange_.size() > 2) {
@@ -394,6 +417,18 @@ absl::Status TreeExchange::Phase::Run() {
     }
   }
   return pipeline_.Run(sends_, receives_, steps_);
+}
+
+absl::Status TreeExchange::Phase::MoveSparse() {
+  const auto all = [](const std::vector<TreeTransfer>& transfers) {
+    std::vector<SparseMove::Tree> trees;
+    for (const TreeTransfer& each : transfers) {
+      trees.push_back({each.peer, &each.plan->layout, each.tree});
+    }
+    return trees;
+  };
+  absl::Status status = sparse_.Run(context_, waiter_, all(sends_), all(receives_));
+  return status.ok() && !restore_ ? sparse_.Write() : status;
 }
 
 std::vector<ExchangePipeline::Bytes> TreeExchange::Phase::ForOthers(
@@ -414,7 +449,9 @@ absl::Status TreeExchange::Phase::ExchangeHeaders() {
     if (!exchange_.part_->sends_to[to]) continue;
     const TreePlan& plan = *exchange_.plans_[exchange_.GivenTo(static_cast<int>(to))];
     steps = std::max(steps, uint64_t{plan.plan->steps.size()});
+    any_sparse_ = any_sparse_ || HasSparse(plan.layout());
   }
+  const bool own_sparse = any_sparse_;
   struct Buffers {
     std::vector<std::string> out, in;
   };
@@ -430,7 +467,7 @@ absl::Status TreeExchange::Phase::ExchangeHeaders() {
     out.U64(sends ? absl::Uint128Low64(plan->plan->digest) : 0);
     out.U64(sends ? absl::Uint128High64(plan->plan->digest) : 0);
     out.U64(steps);
-    out.U64(0);
+    out.U64(own_sparse ? 1 : 0);
     buffers->out[to] = std::move(out).Take();
   }
   absl::Status status =
@@ -447,11 +484,13 @@ absl::Status TreeExchange::Phase::ExchangeHeaders() {
     const uint64_t high = in.U64();
     header.layout_digest = absl::MakeUint128(high, low);
     header.steps = in.U64();
+    header.sparse = in.U64() != 0;
     if (header.spec_bytes > TreeSpecLimits().max_bytes ||
         header.steps > uint64_t{1} << 32) {
       return absl::InternalError("a rank announced more than there can be");
     }
     steps_ = std::max(steps_, static_cast<size_t>(header.steps));
+    any_sparse_ = any_sparse_ || header.sparse;
   }
   return absl::OkStatus();
 }
@@ -543,6 +582,9 @@ absl::Status TreeExchange::Phase::ExchangeVerdicts(const absl::Status& own) {
 
 absl::Status TreeExchange::Phase::Commit() {
   if (!disagreement_.ok()) return disagreement_;
+  if (restore_) {
+    if (absl::Status status = sparse_.Write(); !status.ok()) return status;
+  }
   if (absl::Status status = pipeline_.Commit(); !status.ok()) return status;
   if (absl::Status status = exchange_.CopyOwn(); !status.ok()) {
     return AnnotateStatus(status, exchange_.where());
@@ -553,7 +595,10 @@ absl::Status TreeExchange::Phase::Commit() {
 }
 
 void TreeExchange::Phase::Close(bool ran, bool ok) {
-  if (!ran) pipeline_.Settle();
+  if (!ran) {
+    sparse_.Settle();
+    pipeline_.Settle();
+  }
   // GiveResult did it for calls that went well.
   if (!ok && !TreeUnchanged()) BumpVersions(*exchange_.WrittenTree());
 }
@@ -565,6 +610,7 @@ std::vector<std::string> TreeExchange::Phase::PathsDone() const {
   if (written == nullptr || (exchange_.part_->writes_joined && !copied_own_)) return paths;
   // A leaf is done once all that is written to it has come.
   std::vector<size_t> parts(written->size(), 0);
+  for (const auto& [tree, leaf] : sparse_.leaves_done()) ++parts[leaf];
   for (const auto& [tree, leaf] : pipeline_.leaves_done()) ++parts[leaf];
   const Layout& layout = exchange_.common()->layout();
   for (size_t i = 0; i < parts.size(); ++i) {

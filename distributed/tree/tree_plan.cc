@@ -3,11 +3,15 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <exception>
+
+#include <c10/core/GradMode.h>
 
 #include "absl/strings/str_cat.h"
 #include "xxhash.h"
 
 #include "distributed/tree/leaf_rules.h"
+#include "distributed/tree/sparse_leaves.h"
 #include "tensordict/bucket/packer.h"
 
 namespace leafpack::internal {
@@ -23,8 +27,86 @@ absl::uint128 DigestOf(absl::string_view bytes) {
   return absl::MakeUint128(hash.high64, hash.low64);
 }
 
+// How many elements sparse leaves have changes from call to call, and is told with them.
+absl::StatusOr<std::string> Encode(const TreeSpec& spec) {
+  const auto is_sparse = [](const TreeSpec::Leaf& leaf) { return leaf.kind == LeafKind::kSparse; };
+  if (std::none_of(spec.leaves.begin(), spec.leaves.end(), is_sparse)) return EncodeTreeSpec(spec);
+  TreeSpec bare = spec;
+  for (TreeSpec::Leaf& leaf : bare.leaves) {
+    leaf.nnz = 0;
+    leaf.coalesced = false;
+  }
+  return EncodeTreeSpec(bare);
+}
+
 bool HasValues(const LeafInfo& leaf) {
   return leaf.kind == LeafKind::kDense && leaf.alias_of < 0 && leaf.numel > 0;
+}
+
+// The bytes between the first and the last element of a leaf.
+struct Extent {
+  size_t leaf = 0;
+  const char* begin = nullptr;
+  const char* end = nullptr;
+};
+
+std::vector<Extent> Extents(const Layout& layout, const FlatTree& tree) {
+  std::vector<Extent> extents;
+  for (size_t i = 0; i < layout.size(); ++i) {
+    if (!HasValues(layout.leaf(i))) continue;
+    const at::Tensor& leaf = tree.leaves[i];
+    int64_t last = 0;
+    for (int64_t d = 0; d < leaf.dim(); ++d) last += (leaf.size(d) - 1) * leaf.stride(d);
+    const auto* begin = static_cast<const char*>(leaf.const_data_ptr());
+    extents.push_back({i, begin, begin + (last + 1) * static_cast<int64_t>(leaf.itemsize())});
+  }
+  std::sort(extents.begin(), extents.end(),
+            [](const Extent& a, const Extent& b) { return a.begin < b.begin; });
+  return extents;
+}
+
+// Whether a leaf of one tree may lie in the memory of one of the other, but for the very same leaf.
+bool Overlap(const Layout& layout, const FlatTree& from, const FlatTree& to) {
+  const std::vector<Extent> sources = Extents(layout, from);
+  const std::vector<Extent> targets = Extents(layout, to);
+  size_t first = 0;  // those before it end before any target that is left
+  for (const Extent& target : targets) {
+    while (first < sources.size() && sources[first].end <= target.begin) ++first;
+    for (size_t k = first; k < sources.size() && sources[k].begin < target.end; ++k) {
+      const Extent& source = sources[k];
+      if (source.end <= target.begin) continue;
+      const bool same = source.leaf == target.leaf && source.begin == target.begin &&
+                        from.leaves[source.leaf].strides() == to.leaves[target.leaf].strides();
+      if (!same) return true;
+    }
+  }
+  return false;
+}
+
+absl::Status CopySparse(const Layout& layout, const FlatTree& from, const FlatTree& to) {
+  const c10::AutoGradMode no_grad(false);
+  struct Elements {
+    size_t leaf;
+    at::Tensor indices, values;
+    bool coalesced;
+  };
+  std::vector<Elements> all;  // copied before any is written: a tensor may stand in both trees
+  for (size_t i = 0; i < layout.size(); ++i) {
+    const LeafInfo& leaf = layout.leaf(i);
+    if (leaf.kind != LeafKind::kSparse || leaf.alias_of >= 0) continue;
+    const at::Tensor& source = from.leaves[i];
+    if (source.is_same(to.leaves[i])) continue;
+    try {
+      all.push_back({i, source._indices().clone(),
+                     source._values().resolve_conj().resolve_neg().clone(), source.is_coalesced()});
+    } catch (const std::exception& e) {
+      return absl::InternalError(absl::StrCat("leaf ", layout.path(i).ToString(), ": ", e.what()));
+    }
+  }
+  for (const Elements& each : all) {
+    SetSparseElements(to.leaves[each.leaf], each.indices, each.values, each.coalesced);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -96,7 +178,7 @@ absl::StatusOr<std::shared_ptr<const TreePlan>> TreePlanCache::Get(const TreeArg
     if (!spec.ok()) return spec.status();
     plan->spec = std::make_shared<const TreeSpec>(*std::move(spec));
   }
-  absl::StatusOr<std::string> encoded = EncodeTreeSpec(*plan->spec);
+  absl::StatusOr<std::string> encoded = Encode(*plan->spec);
   if (!encoded.ok()) return encoded.status();
   plan->encoded = *std::move(encoded);
   plan->spec_digest = DigestOf(plan->encoded);
@@ -141,6 +223,13 @@ absl::Status WriteValues(const Layout& layout, absl::string_view bytes, const Fl
 }
 
 absl::Status CopyValues(const Layout& layout, const FlatTree& from, const FlatTree& to) {
+  if (absl::Status status = CopySparse(layout, from, to); !status.ok()) return status;
+  if (Overlap(layout, from, to)) {
+    // Leaf by leaf, one that is written could be one that is yet to be read.
+    std::string values;
+    if (absl::Status status = AppendValues(layout, from, values); !status.ok()) return status;
+    return WriteValues(layout, values, to);
+  }
   std::vector<char> packed;
   for (size_t i = 0; i < layout.size(); ++i) {
     const LeafInfo& leaf = layout.leaf(i);

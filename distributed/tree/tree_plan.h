@@ -38,7 +38,7 @@ struct LayoutPlan {
 struct TreePlan {
   std::shared_ptr<const LayoutPlan> plan;
   std::shared_ptr<const TreeSpec> spec;  // never null
-  std::string encoded;                   // the spec
+  std::string encoded;                   // the spec; sparse leaves without a number of elements
   absl::uint128 spec_digest = 0;
 
   const Layout& layout() const { return plan->layout; }
@@ -70,7 +70,8 @@ absl::Status AppendValues(const Layout& layout, const FlatTree& tree, std::strin
 // The way back; Internal for another number of bytes.
 absl::Status WriteValues(const Layout& layout, absl::string_view bytes, const FlatTree& tree);
 
-// Copies the values of one tree into another of the same layout digest.
+// Copies the values of one tree into another of the same layout digest, sparse elements too. The trees may
+// lie in each other's memory.
 absl::Status CopyValues(const Layout& layout, const FlatTree& from, const FlatTree& to);
 
 }  // namespace leafpack::internal
