@@ -194,6 +194,8 @@ TEST_P(CollectivesSparseTest, ReduceAndReduceScatter) {
     const int rank = group.rank().value();
     for (const ReduceOpKind kind :
          {ReduceOpKind::kSum, ReduceOpKind::kAvg, ReduceOpKind::kPremulSum}) {
+      // The fake backend's all-reduce, which gives the reference, does not do it.
+      if (kind == ReduceOpKind::kPremulSum && GetParam().backend == "fake") continue;
       ReduceOptions options;
       options.op = kind == ReduceOpKind::kPremulSum ? ReduceOp::PremulSum(rank + 1) : ReduceOp{kind};
       options.on_failure = GetParam().on_failure;
@@ -297,7 +299,7 @@ TEST(CollectivesSparseRefusedTest, IndicesOutOfRange) {
       EXPECT_EQ(status.code(), rank == 1 ? absl::StatusCode::kInvalidArgument
                                          : absl::StatusCode::kFailedPrecondition)
           << status;
-      EXPECT_EQ(GetErrorDetails(status).path, "t");
+      EXPECT_EQ(GetErrorDetails(status).path, rank == 1 ? "t" : "");
       EXPECT_THAT(std::string(status.message()),
                   HasSubstr(absl::StrCat("index ", index, " in dimension 0 of size 200")));
     }
@@ -329,16 +331,26 @@ TEST(CollectivesSparseFailureTest, AFailureInDataIsTold) {
         2,
         [&](const Group& group) {
           const int rank = group.rank().value();
+          const auto broadcast = [&](const TensorDict& tree) {
+            return Broadcast(TreeArg(tree), GroupRank(0), group, {.on_failure = on_failure}).status();
+          };
           for (int round = 0; round < 4; ++round) {
             const TensorDict tree = MakeTree(rank);
             if (rank == round % 2) testing::Faults(group).fail_next_op = true;
-            const absl::Status status =
-                Broadcast(TreeArg(tree), GroupRank(0), group, {.on_failure = on_failure}).status();
-            EXPECT_FALSE(status.ok());
+            const absl::Status status = broadcast(tree);
+            // Without a completion round the root may have sent all before the other failed.
+            EXPECT_FALSE(status.ok() && (on_failure == OnFailure::kRestore || rank == round % 2));
             EXPECT_TRUE(GetErrorDetails(status).tree_unchanged) << status;
             ExpectTree(tree, rank);
-            EXPECT_TRUE(
-                Broadcast(TreeArg(tree), GroupRank(0), group, {.on_failure = on_failure}).ok());
+            absl::Status next = broadcast(tree);
+            if (!next.ok()) {
+              // Then it refuses its next call, so that its user is told.
+              EXPECT_EQ(on_failure, OnFailure::kReport) << next;
+              EXPECT_EQ(GetErrorDetails(next).kind, ErrorKind::kPeerRefused) << next;
+              EXPECT_THAT(std::string(next.message()), HasSubstr("failed on rank")) << next;
+              next = broadcast(tree);
+            }
+            EXPECT_TRUE(next.ok()) << next;
             ExpectTree(tree, 0);
           }
         },

@@ -20,6 +20,13 @@ std::string Where(std::string_view kind_name, std::string_view name, const Group
   return absl::StrCat(call, " on rank ", group.global_rank().value());
 }
 
+// `status` ended the call before this rank began to move data, whatever became of others' leaves.
+absl::Status OfUnchangedTree(absl::Status status) {
+  ErrorDetails details = GetErrorDetails(status);
+  details.tree_unchanged = true;
+  return WithErrorDetails(std::move(status), details);
+}
+
 }  // namespace
 
 Operation::Operation(Group group, CollectiveKind kind, std::string_view kind_name,
@@ -87,9 +94,12 @@ std::optional<absl::Status> Operation::RunUntil(absl::Time until,
   }
   if (decided.ok() && !*decided) return std::nullopt;
   absl::Status status = decided.status();
-  if (status.ok() && !call_->is_frame()) {
+  if (!status.ok()) {
+    // Also of a call that was granted and failed elsewhere while this rank looked away.
+    status = OfUnchangedTree(std::move(status));
+  } else if (!call_->is_frame()) {
     status = RunData(interrupt);
-  } else if (status.ok()) {
+  } else {
     ScopedStopwatch watch(stats_.unpack);
     status = FinishFrame(call_->frame_result());
     if (!status.ok()) status = AnnotateStatus(status, where_);
@@ -101,12 +111,7 @@ std::optional<absl::Status> Operation::RunUntil(absl::Time until,
 
 absl::Status Operation::RunData(const InterruptCheck& interrupt) {
   absl::StatusOr<std::shared_ptr<DataContext>> context = call_->EnterData(interrupt);
-  if (!context.ok()) {
-    // The call was granted, but its data phase never began on this rank.
-    ErrorDetails details = GetErrorDetails(context.status());
-    details.tree_unchanged = true;
-    return WithErrorDetails(context.status(), details);
-  }
+  if (!context.ok()) return OfUnchangedTree(context.status());
   const std::unique_ptr<DataPhase> phase = StartData(**context, interrupt);
   if (phase == nullptr) return absl::InternalError(absl::StrCat(where_, ": has no data phase"));
   absl::Status status = phase->Run();
