@@ -170,9 +170,11 @@ py::list BytesToPython(const TreeResult& result) {
 }
 
 PreparedCall OfBytes(std::function<absl::StatusOr<TreeResult>(const CallOptions&)> run,
+                     std::function<absl::StatusOr<TreeWork>(const CallOptions&)> start,
                      std::function<py::object(const TreeResult&)> finish) {
   PreparedCall call;
   call.run = std::move(run);
+  call.start = std::move(start);
   call.finish = std::move(finish);
   return call;
 }
@@ -186,10 +188,13 @@ py::object BroadcastBytesPython(const GroupObject& group, const py::object& data
   return CallCollective(group, CollectiveKind::kBroadcast, arguments, [&] {
     const Root root = RequiredRoot(src, group_src, "src");
     if (IsHere(root, group.get())) view.emplace(data, "data");
+    const std::string_view sent = view.has_value() ? view->view() : std::string_view();
     return OfBytes(
-        [root, &view, &group](const CallOptions& options) {
-          return BroadcastBytes(view.has_value() ? view->view() : std::string_view(), root,
-                                group.get(), options);
+        [root, sent, &group](const CallOptions& options) {
+          return BroadcastBytes(sent, root, group.get(), options);
+        },
+        [root, sent, &group](const CallOptions& options) {
+          return BroadcastBytesAsync(sent, root, group.get(), options);
         },
         OneOfBytes);
   });
@@ -203,6 +208,9 @@ py::object AllGatherBytesPython(const GroupObject& group, const py::object& data
     return OfBytes(
         [&view, &group](const CallOptions& options) {
           return AllGatherBytes(view->view(), group.get(), options);
+        },
+        [&view, &group](const CallOptions& options) {
+          return AllGatherBytesAsync(view->view(), group.get(), options);
         },
         [](const TreeResult& result) -> py::object { return BytesToPython(result); });
   });
@@ -219,6 +227,9 @@ py::object GatherBytesPython(const GroupObject& group, const py::object& data,
     return OfBytes(
         [root, &view, &group](const CallOptions& options) {
           return GatherBytes(view->view(), root, group.get(), options);
+        },
+        [root, &view, &group](const CallOptions& options) {
+          return GatherBytesAsync(view->view(), root, group.get(), options);
         },
         [is_root](const TreeResult& result) -> py::object {
           if (!is_root) return py::none();
@@ -242,6 +253,9 @@ py::object ScatterBytesPython(const GroupObject& group, const py::object& data,
     return OfBytes(
         [root, sent, &group](const CallOptions& options) {
           return ScatterBytes(sent, root, group.get(), options);
+        },
+        [root, sent, &group](const CallOptions& options) {
+          return ScatterBytesAsync(sent, root, group.get(), options);
         },
         OneOfBytes);
   });
@@ -299,22 +313,25 @@ void BindCollectives(py::module_& module) {
 
   module.def("broadcast_bytes",
              [](const GroupObject& group, py::object data, py::object src, py::object group_src,
-                py::object timeout, py::object name, py::object check) {
-               return BroadcastBytesPython(group, data, src, group_src, {timeout, name, check});
+                py::object async_op, py::object timeout, py::object name, py::object check) {
+               return BroadcastBytesPython(group, data, src, group_src,
+                                           {timeout, name, check, async_op});
              });
-  module.def("all_gather_bytes", [](const GroupObject& group, py::object data, py::object timeout,
-                                    py::object name, py::object check) {
-    return AllGatherBytesPython(group, data, {timeout, name, check});
+  module.def("all_gather_bytes", [](const GroupObject& group, py::object data, py::object async_op,
+                                    py::object timeout, py::object name, py::object check) {
+    return AllGatherBytesPython(group, data, {timeout, name, check, async_op});
   });
   module.def("gather_bytes",
              [](const GroupObject& group, py::object data, py::object dst, py::object group_dst,
-                py::object timeout, py::object name, py::object check) {
-               return GatherBytesPython(group, data, dst, group_dst, {timeout, name, check});
+                py::object async_op, py::object timeout, py::object name, py::object check) {
+               return GatherBytesPython(group, data, dst, group_dst,
+                                        {timeout, name, check, async_op});
              });
   module.def("scatter_bytes",
              [](const GroupObject& group, py::object data, py::object src, py::object group_src,
-                py::object timeout, py::object name, py::object check) {
-               return ScatterBytesPython(group, data, src, group_src, {timeout, name, check});
+                py::object async_op, py::object timeout, py::object name, py::object check) {
+               return ScatterBytesPython(group, data, src, group_src,
+                                         {timeout, name, check, async_op});
              });
 
   module.def("barrier", [](const GroupObject& group, py::object timeout, py::object name,

@@ -170,6 +170,11 @@ absl::StatusOr<TreeResult> Run(const Pending& operation) {
 
 // ---- Bytes: a tree that is one leaf ----
 
+bool IsHere(const Root& root, const Group& group) {
+  const absl::StatusOr<GroupRank> at = root.In(group);
+  return at.ok() && *at == group.rank();
+}
+
 TreeArg ToTree(std::string_view data) {
   // A copy, since a backend that was aborted may let go of a leaf only after the call has ended.
   auto bytes = std::make_shared<std::string>(data);
@@ -180,19 +185,39 @@ TreeArg ToTree(std::string_view data) {
   return TreeArg(FlatTree(*kRoot, {std::move(leaf)}));
 }
 
-absl::StatusOr<TreeResult> RunBytes(const Pending& operation) {
-  absl::StatusOr<TreeResult> result = Run(operation);
-  if (!result.ok()) return result.status();
-  for (const ReceivedTree& tree : result->trees) {
-    const bool fits = tree.flat.size() == 1 && (*tree.flat.paths)[0].empty() &&
-                      tree.flat.leaves[0].defined() &&
-                      tree.flat.leaves[0].scalar_type() == at::kByte;
-    if (!fits) return absl::FailedPreconditionError("another rank gave a tree in place of bytes");
-    const at::Tensor& leaf = tree.flat.leaves[0];
-    result->bytes.emplace_back(static_cast<const char*>(leaf.const_data_ptr()), leaf.nbytes());
+// Says that every tree of `part` is one that ToTree made.
+absl::StatusOr<ExchangePart> OfBytes(absl::StatusOr<ExchangePart> part) {
+  if (part.ok()) part->bytes = true;
+  return part;
+}
+
+Pending MakeBroadcastBytes(std::string_view data, const Root& root, const Group& group,
+                           const CallOptions& options) {
+  std::optional<TreeArg> tree;
+  if (IsHere(root, group)) tree = ToTree(data);
+  return Make(group, CollectiveKind::kBroadcast, "broadcast_bytes",
+              OfBytes(BroadcastPart(std::move(tree), root, group)), options);
+}
+
+Pending MakeAllGatherBytes(std::string_view data, const Group& group, const CallOptions& options) {
+  return Make(group, CollectiveKind::kAllGather, "all_gather_bytes",
+              OfBytes(AllGatherPart(ToTree(data), group)), options);
+}
+
+Pending MakeGatherBytes(std::string_view data, const Root& root, const Group& group,
+                        const CallOptions& options) {
+  return Make(group, CollectiveKind::kGather, "gather_bytes",
+              OfBytes(GatherPart(ToTree(data), root, group)), options);
+}
+
+Pending MakeScatterBytes(const std::vector<std::string>& data, const Root& root,
+                         const Group& group, const CallOptions& options) {
+  std::vector<TreeArg> trees;
+  if (IsHere(root, group)) {
+    for (const std::string& each : data) trees.push_back(ToTree(each));
   }
-  result->trees.clear();
-  return result;
+  return Make(group, CollectiveKind::kScatter, "scatter_bytes",
+              OfBytes(ScatterPart(std::nullopt, std::move(trees), root, group)), options);
 }
 
 }  // namespace
@@ -286,34 +311,42 @@ absl::StatusOr<TreeWork> AllToAllAsync(std::vector<TreeArg> trees, const Group& 
 
 absl::StatusOr<TreeResult> BroadcastBytes(std::string_view data, Root root, const Group& group,
                                           const CallOptions& options) {
-  std::optional<TreeArg> tree;
-  if (absl::StatusOr<GroupRank> from = root.In(group); from.ok() && *from == group.rank()) {
-    tree = ToTree(data);
-  }
-  return RunBytes(Make(group, CollectiveKind::kBroadcast, "broadcast_bytes",
-                       BroadcastPart(std::move(tree), root, group), options));
+  return Run(MakeBroadcastBytes(data, root, group, options));
+}
+
+absl::StatusOr<TreeWork> BroadcastBytesAsync(std::string_view data, Root root, const Group& group,
+                                             const CallOptions& options) {
+  return internal::RunAsync(MakeBroadcastBytes(data, root, group, options));
 }
 
 absl::StatusOr<TreeResult> AllGatherBytes(std::string_view data, const Group& group,
                                           const CallOptions& options) {
-  return RunBytes(Make(group, CollectiveKind::kAllGather, "all_gather_bytes",
-                       AllGatherPart(ToTree(data), group), options));
+  return Run(MakeAllGatherBytes(data, group, options));
+}
+
+absl::StatusOr<TreeWork> AllGatherBytesAsync(std::string_view data, const Group& group,
+                                             const CallOptions& options) {
+  return internal::RunAsync(MakeAllGatherBytes(data, group, options));
 }
 
 absl::StatusOr<TreeResult> GatherBytes(std::string_view data, Root root, const Group& group,
                                        const CallOptions& options) {
-  return RunBytes(Make(group, CollectiveKind::kGather, "gather_bytes",
-                       GatherPart(ToTree(data), root, group), options));
+  return Run(MakeGatherBytes(data, root, group, options));
+}
+
+absl::StatusOr<TreeWork> GatherBytesAsync(std::string_view data, Root root, const Group& group,
+                                          const CallOptions& options) {
+  return internal::RunAsync(MakeGatherBytes(data, root, group, options));
 }
 
 absl::StatusOr<TreeResult> ScatterBytes(const std::vector<std::string>& data, Root root,
                                         const Group& group, const CallOptions& options) {
-  std::vector<TreeArg> trees;
-  if (absl::StatusOr<GroupRank> from = root.In(group); from.ok() && *from == group.rank()) {
-    for (const std::string& each : data) trees.push_back(ToTree(each));
-  }
-  return RunBytes(Make(group, CollectiveKind::kScatter, "scatter_bytes",
-                       ScatterPart(std::nullopt, std::move(trees), root, group), options));
+  return Run(MakeScatterBytes(data, root, group, options));
+}
+
+absl::StatusOr<TreeWork> ScatterBytesAsync(const std::vector<std::string>& data, Root root,
+                                           const Group& group, const CallOptions& options) {
+  return internal::RunAsync(MakeScatterBytes(data, root, group, options));
 }
 
 }  // namespace leafpack

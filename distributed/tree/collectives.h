@@ -107,14 +107,23 @@ absl::StatusOr<TreeWork> AllToAllAsync(std::vector<TreeArg> trees, const Group& 
 // The same for plain bytes of any size, in TreeResult::bytes: one string for Broadcast and Scatter, one
 // per rank for the gathers (none beside the root of GatherBytes). Only the root's `data` is looked at by
 // BroadcastBytes and ScatterBytes.
+// The asynchronous forms copy `data` before they return.
 absl::StatusOr<TreeResult> BroadcastBytes(std::string_view data, Root root, const Group& group,
                                           const CallOptions& options = {});
+absl::StatusOr<TreeWork> BroadcastBytesAsync(std::string_view data, Root root, const Group& group,
+                                             const CallOptions& options = {});
 absl::StatusOr<TreeResult> AllGatherBytes(std::string_view data, const Group& group,
                                           const CallOptions& options = {});
+absl::StatusOr<TreeWork> AllGatherBytesAsync(std::string_view data, const Group& group,
+                                             const CallOptions& options = {});
 absl::StatusOr<TreeResult> GatherBytes(std::string_view data, Root root, const Group& group,
                                        const CallOptions& options = {});
+absl::StatusOr<TreeWork> GatherBytesAsync(std::string_view data, Root root, const Group& group,
+                                          const CallOptions& options = {});
 absl::StatusOr<TreeResult> ScatterBytes(const std::vector<std::string>& data, Root root,
                                         const Group& group, const CallOptions& options = {});
+absl::StatusOr<TreeWork> ScatterBytesAsync(const std::vector<std::string>& data, Root root,
+                                           const Group& group, const CallOptions& options = {});
 
 }  // namespace leafpack
 

@@ -254,17 +254,17 @@ absl::Status TreeExchange::CopyOwn() {
                     destinations_[self]->tree);
 }
 
-void TreeExchange::GiveResult() {
+absl::Status TreeExchange::GiveResult() {
   if (const FlatTree* written = WrittenTree(); written != nullptr) BumpVersions(*written);
   if (part_->joined.has_value()) {
     result_.trees.push_back(*part_->joined);
-    return;
+    return absl::OkStatus();
   }
   if (part_->returns_given) {
     result_.trees.push_back({.flat = part_->given[0].flat(),
                              .spec = plans_[0]->spec,
                              .dict = part_->given[0].dict()});
-    return;
+    return part_->bytes ? GiveBytes() : absl::OkStatus();
   }
   for (std::optional<Destination>& each : destinations_) {
     if (!each.has_value()) continue;
@@ -272,6 +272,19 @@ void TreeExchange::GiveResult() {
     if (each->written) tree.dict = part_->in_place->dict();
     result_.trees.push_back(std::move(tree));
   }
+  return part_->bytes ? GiveBytes() : absl::OkStatus();
+}
+
+absl::Status TreeExchange::GiveBytes() {
+  for (const ReceivedTree& tree : std::exchange(result_.trees, {})) {
+    const bool fits = tree.flat.size() == 1 && (*tree.flat.paths)[0].empty() &&
+                      tree.flat.leaves[0].defined() &&
+                      tree.flat.leaves[0].scalar_type() == at::kByte;
+    if (!fits) return absl::FailedPreconditionError("another rank gave a tree in place of bytes");
+    const at::Tensor& leaf = tree.flat.leaves[0];
+    result_.bytes.emplace_back(static_cast<const char*>(leaf.const_data_ptr()), leaf.nbytes());
+  }
+  return absl::OkStatus();
 }
 
 absl::Status TreeExchange::FinishFrame(absl::Span<const char> frame) {
@@ -304,8 +317,7 @@ absl::Status TreeExchange::FinishFrame(absl::Span<const char> frame) {
     }
   }
   if (absl::Status status = CopyOwn(); !status.ok()) return status;
-  GiveResult();
-  return absl::OkStatus();
+  return GiveResult();
 }
 
 // The messages of one exchange.
@@ -590,8 +602,7 @@ absl::Status TreeExchange::Phase::Commit() {
     return AnnotateStatus(status, exchange_.where());
   }
   copied_own_ = true;
-  exchange_.GiveResult();
-  return absl::OkStatus();
+  return exchange_.GiveResult();
 }
 
 void TreeExchange::Phase::Close(bool ran, bool ok) {

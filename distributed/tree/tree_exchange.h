@@ -60,6 +60,8 @@ struct ExchangePart {
   bool returns_given = false;
   // Whether `joined` was the caller's own and is written: checked and told to autograd.
   bool writes_joined = false;
+  // Each tree is one leaf of uint8 and is given as TreeResult::bytes.
+  bool bytes = false;
 };
 
 class TreeExchange : public Operation {
@@ -107,7 +109,8 @@ class TreeExchange : public Operation {
   absl::Status Receive(int from);
   absl::Status Receive(int from, std::string_view encoded, absl::uint128 layout_digest);
   absl::Status CopyOwn();
-  void GiveResult();
+  absl::Status GiveResult();
+  absl::Status GiveBytes();
   // Of the caller's leaves that are written.
   const FlatTree* WrittenTree() const;
 

@@ -309,6 +309,33 @@ TEST_P(Conformance, Bytes) {
   });
 }
 
+TEST_P(Conformance, BytesInFlight) {
+  OnRanks([&](const Group& group) {
+    const int rank = group.rank().value();
+    const GroupRank root(ranks() - 1);
+    std::vector<std::string> all;
+    for (int r = 0; r < ranks(); ++r) {
+      all.emplace_back(static_cast<size_t>(5 + 100'000 * r), static_cast<char>('a' + r));
+    }
+    const std::vector<std::string> none;
+    const bool is_root = group.rank() == root;
+    std::string own = all[static_cast<size_t>(rank)];
+    std::vector<absl::StatusOr<TreeWork>> works;
+    works.push_back(BroadcastBytesAsync(is_root ? own : "ignored", root, group));
+    works.push_back(AllGatherBytesAsync(own, group));
+    works.push_back(GatherBytesAsync(own, root, group));
+    works.push_back(ScatterBytesAsync(is_root ? all : none, root, group));
+    own.assign(own.size(), '.');  // was copied
+    const std::vector<std::vector<std::string>> expected = {
+        {all.back()}, all, is_root ? all : none, {all[static_cast<size_t>(rank)]}};
+    for (size_t i = 0; i < works.size(); ++i) {
+      ASSERT_THAT(works[i], IsOk());
+      ASSERT_THAT(works[i]->Wait(), IsOk());
+      EXPECT_EQ(works[i]->result().bytes, expected[i]) << i;
+    }
+  });
+}
+
 TEST_P(Conformance, BarrierBetweenCalls) {
   OnRanks([&](const Group& group) {
     const Sample& sample =

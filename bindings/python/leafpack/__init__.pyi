@@ -1503,44 +1503,98 @@ def barrier(
     name: str | None = None,
     check: Check = "always",
 ) -> None: ...
+@overload
 def broadcast_bytes(
     data: Buffer | None = None,
     src: int | None = None,
     *,
     group_src: int | None = None,
+    async_op: Literal[False] = False,
     group: GroupLike = None,
     timeout: Timeout = None,
     name: str | None = None,
     check: Check = "always",
 ) -> bytes: ...
+@overload
+def broadcast_bytes(
+    data: Buffer | None = None,
+    src: int | None = None,
+    *,
+    group_src: int | None = None,
+    async_op: bool,
+    group: GroupLike = None,
+    timeout: Timeout = None,
+    name: str | None = None,
+    check: Check = "always",
+) -> TreeWork | bytes: ...
+@overload
 def all_gather_bytes(
     data: Buffer,
     *,
+    async_op: Literal[False] = False,
     group: GroupLike = None,
     timeout: Timeout = None,
     name: str | None = None,
     check: Check = "always",
 ) -> list[bytes]: ...
+@overload
+def all_gather_bytes(
+    data: Buffer,
+    *,
+    async_op: bool,
+    group: GroupLike = None,
+    timeout: Timeout = None,
+    name: str | None = None,
+    check: Check = "always",
+) -> TreeWork | list[bytes]: ...
+@overload
 def gather_bytes(
     data: Buffer,
     dst: int | None = None,
     *,
     group_dst: int | None = None,
+    async_op: Literal[False] = False,
     group: GroupLike = None,
     timeout: Timeout = None,
     name: str | None = None,
     check: Check = "always",
 ) -> list[bytes] | None: ...
+@overload
+def gather_bytes(
+    data: Buffer,
+    dst: int | None = None,
+    *,
+    group_dst: int | None = None,
+    async_op: bool,
+    group: GroupLike = None,
+    timeout: Timeout = None,
+    name: str | None = None,
+    check: Check = "always",
+) -> TreeWork | list[bytes] | None: ...
+@overload
 def scatter_bytes(
     data: Sequence[Buffer] | None = None,
     src: int | None = None,
     *,
     group_src: int | None = None,
+    async_op: Literal[False] = False,
     group: GroupLike = None,
     timeout: Timeout = None,
     name: str | None = None,
     check: Check = "always",
 ) -> bytes: ...
+@overload
+def scatter_bytes(
+    data: Sequence[Buffer] | None = None,
+    src: int | None = None,
+    *,
+    group_src: int | None = None,
+    async_op: bool,
+    group: GroupLike = None,
+    timeout: Timeout = None,
+    name: str | None = None,
+    check: Check = "always",
+) -> TreeWork | bytes: ...
 
 class Installed:
     def __enter__(self) -> Installed: ...

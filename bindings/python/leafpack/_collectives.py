@@ -283,29 +283,57 @@ def barrier(*, group=None, timeout=None, name=None, check="always"):
 
 
 def broadcast_bytes(
-    data=None, src=None, *, group_src=None, group=None, timeout=None, name=None, check="always"
+    data=None,
+    src=None,
+    *,
+    group_src=None,
+    group=None,
+    async_op=False,
+    timeout=None,
+    name=None,
+    check="always",
 ):
-    """Returns, on every rank, the bytes that rank `src` gives. The others' `data` is not looked at."""
-    return _C.broadcast_bytes(resolve(group), data, src, group_src, timeout, name, check)
+    """Returns, on every rank, the bytes that rank `src` gives. The others' `data` is not looked at.
+
+    With `async_op` a leafpack.TreeWork whose `result()` is that, as of every call here; `data` is copied before
+    the call returns.
+    """
+    return _C.broadcast_bytes(resolve(group), data, src, group_src, async_op, timeout, name, check)
 
 
-def all_gather_bytes(data, *, group=None, timeout=None, name=None, check="always"):
+def all_gather_bytes(data, *, group=None, async_op=False, timeout=None, name=None, check="always"):
     """Returns, on every rank, the list of the bytes that each rank gives, by group rank."""
-    return _C.all_gather_bytes(resolve(group), data, timeout, name, check)
+    return _C.all_gather_bytes(resolve(group), data, async_op, timeout, name, check)
 
 
 def gather_bytes(
-    data, dst=None, *, group_dst=None, group=None, timeout=None, name=None, check="always"
+    data,
+    dst=None,
+    *,
+    group_dst=None,
+    group=None,
+    async_op=False,
+    timeout=None,
+    name=None,
+    check="always",
 ):
     """Returns, on rank `dst`, the list of the bytes that each rank gives; None elsewhere."""
-    return _C.gather_bytes(resolve(group), data, dst, group_dst, timeout, name, check)
+    return _C.gather_bytes(resolve(group), data, dst, group_dst, async_op, timeout, name, check)
 
 
 def scatter_bytes(
-    data=None, src=None, *, group_src=None, group=None, timeout=None, name=None, check="always"
+    data=None,
+    src=None,
+    *,
+    group_src=None,
+    group=None,
+    async_op=False,
+    timeout=None,
+    name=None,
+    check="always",
 ):
     """Returns data[i] of rank `src` on group rank i. The others' `data` is not looked at."""
-    return _C.scatter_bytes(resolve(group), data, src, group_src, timeout, name, check)
+    return _C.scatter_bytes(resolve(group), data, src, group_src, async_op, timeout, name, check)
 
 
 # Point to point: calls of two ranks. They need not stand in one order with the collectives of the group.

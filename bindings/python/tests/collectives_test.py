@@ -1,5 +1,7 @@
 """What each collective gives, on every kind of tree, against a reference, torch.distributed and tensordict."""
 
+import os
+
 import pytest
 import tensordict
 import torch
@@ -8,6 +10,9 @@ import torch.distributed as dist
 import leafpack
 import trees
 from trees import KINDS, LARGE, SMALL, make, same
+
+# Not under torch's FakeProcessGroup: what arrives there is leafpack's doing alone.
+TORCH_MOVES = os.environ.get("TORCH_BACKEND") != "fake"
 
 sizes = pytest.mark.parametrize("numel", (SMALL, LARGE), ids=("small", "large"))
 kinds = pytest.mark.parametrize("kind", KINDS)
@@ -78,6 +83,7 @@ def test_broadcast_in_place_of_some_and_into_nothing_of_others(world):
     assert same(result, make("dict", 1))
 
 
+@pytest.mark.skipif(not TORCH_MOVES, reason="torch's own broadcast moves nothing here")
 def test_broadcast_against_torch(world):
     rank, size = world
     for dtype in (torch.uint8, torch.int64, torch.float32, torch.float64):
@@ -229,7 +235,7 @@ def test_reduce(world, numel, async_op):
             dist.reduce(theirs, root, dist.ReduceOp.SUM if op == "sum" else dist.ReduceOp.MAX)
             if rank == root:
                 assert tree["x"].unique().tolist() == [expected]
-                assert torch.equal(tree["x"], theirs)
+                assert not TORCH_MOVES or torch.equal(tree["x"], theirs)
             else:
                 assert tree["x"].unique().tolist() == [value_of(rank)]
                 assert tree["y"][0].tolist() == [1.0] * 3
@@ -261,6 +267,22 @@ def test_bytes(world, length):
         assert gathered == (every if rank == root else None)
         sent = [memoryview(item) for item in every] if rank == root else None
         assert leafpack.scatter_bytes(sent, root) == every[rank]
+
+
+def test_bytes_in_flight(world):
+    rank, size = world
+    every = [bytes([65 + r]) * (100_000 * r + 5) for r in range(size)]
+    root = size - 1
+    mine = bytearray(every[rank])
+    works = [
+        leafpack.all_gather_bytes(mine, async_op=True),
+        leafpack.broadcast_bytes(mine if rank == root else None, root, async_op=True),
+        leafpack.gather_bytes(mine, root, async_op=True),
+        leafpack.scatter_bytes(every if rank == root else None, root, async_op=True),
+    ]
+    mine[:] = bytes(len(mine))  # was copied
+    results = [work.result() for work in works]
+    assert results == [every, every[root], every if rank == root else None, every[rank]]
 
 
 def test_barrier(world):

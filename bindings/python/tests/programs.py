@@ -242,7 +242,7 @@ def _collective(name, numel, **arguments):
 
 
 TRANSFERS = ("send", "recv", "isend", "irecv")
-NO_HANDLE = ("barrier", "all_gather_bytes", "send", "recv")
+NO_HANDLE = ("barrier", "send", "recv")
 
 
 def interrupt_each(*names):
