@@ -36,6 +36,36 @@ fn writing_a_leaf_that_is_being_sent(tree: &mut TensorDict<'static>, group: &Gro
     work.wait()
 }
 
+// case: reading_one_of_several_trees_in_flight E0502
+fn reading_one_of_several_trees_in_flight(trees: &mut [TensorDict<'static>], group: &Group) -> Result<()> {
+    let work = reduce_scatter_async(trees, group, &options())?;
+    #[cfg(wrong)]
+    assert!(!trees.is_empty());
+    work.wait()?;
+    assert!(!trees.is_empty());
+    Ok(())
+}
+
+// case: writing_a_tree_that_is_being_scattered E0502
+fn writing_a_tree_that_is_being_scattered(trees: &mut [TensorDict<'static>], group: &Group) -> Result<()> {
+    let work = scatter_async(trees, 0, group, &CallOptions::default())?;
+    trees[0].slice::<f32>("x")?; // may be read
+    #[cfg(wrong)]
+    trees[0].slice_mut::<f32>("x")?;
+    work.wait()?;
+    Ok(())
+}
+
+// case: reading_a_tree_that_is_joined_into E0502
+fn reading_a_tree_that_is_joined_into(own: &TensorDict<'static>, group: &Group) -> Result<()> {
+    let mut into = TensorDict::new();
+    let work = all_gather_joined_into_async(own, Joining::Stack, &mut into, group, &CallOptions::default())?;
+    own.slice::<f32>("x")?; // may be read
+    #[cfg(wrong)]
+    into.slice::<f32>("x")?;
+    work.wait()
+}
+
 // case: one_tree_in_two_calls E0499
 fn one_tree_in_two_calls(tree: &mut TensorDict<'static>, group: &Group) -> Result<()> {
     let first = all_reduce_async(tree, group, &options())?;

@@ -1,4 +1,4 @@
-//! Collectives on whole trees, and transfers between two ranks.
+//! Collectives on whole trees.
 //!
 //! Before a leaf changes, the ranks compare the whole call. If they differ, every rank gets an error with
 //! the first path that differs, what each side has, and the ranks; nothing has changed and the group is
@@ -7,25 +7,18 @@
 //! Asynchronous calls want trees that own their memory (`TensorDict<'static>`): the memory must stay
 //! while the call runs, also when its [`TreeWork`] is forgotten.
 
-use std::os::raw::c_void;
 use std::ptr;
 
 use leafpack_sys as sys;
 
 use crate::error::Result;
 use crate::group::Group;
-use crate::options::{AllReduceOptions, CallOptions, TransferOptions, Waiting};
+use crate::options::{AllReduceOptions, CallOptions, Waiting};
+use crate::start::{array, fly, handles, result, started};
 use crate::tensor_dict::TensorDict;
-use crate::work::{RawResult, RawWork, Received, TreeWork};
+use crate::work::TreeWork;
 
 use Waiting::{Here, Later};
-
-type Handles = Vec<*const sys::leafpack_tree>;
-
-/// Handles of trees that are only read.
-fn handles<'t, 'a: 't>(trees: impl IntoIterator<Item = &'t TensorDict<'a>>) -> Result<Handles> {
-    trees.into_iter().map(|tree| tree.settle(false).map(|()| tree.as_raw() as *const _)).collect()
-}
 
 // SAFETY, of all below: handles, options and arrays live during the call; trees that a call writes are
 // borrowed mutably, and those that it reads are borrowed, for as long as it runs: see `TensorDict::settle`.
@@ -74,18 +67,6 @@ pub fn all_reduce_async<'t>(
     Ok(fly(work, [(&*tree, true)]))
 }
 
-/// A work over trees, each of which remembers whether it is written.
-fn fly<'t, R: crate::FromResult>(
-    work: *mut sys::leafpack_work,
-    trees: impl IntoIterator<Item = (&'t TensorDict<'static>, bool)>,
-) -> TreeWork<'t, R> {
-    let work = RawWork::from_raw(work);
-    for (tree, writes) in trees {
-        tree.add_flight(work.clone(), writes);
-    }
-    TreeWork::new(work)
-}
-
 /// As [`all_reduce`] on the rank `root` of the job; leaves of the others do not change.
 pub fn reduce(tree: &mut TensorDict<'_>, root: i32, group: &Group, options: &AllReduceOptions<'_>) -> Result<()> {
     tree.settle(true)?;
@@ -115,8 +96,25 @@ pub fn reduce_scatter(trees: &mut [TensorDict<'_>], group: &Group, options: &All
     }
     let trees = handles(trees.iter())?;
     options.with_raw(Here, |options| unsafe {
-        sys::leafpack_reduce_scatter(trees.as_ptr(), trees.len(), group.as_raw(), options)
+        sys::leafpack_reduce_scatter(array(&trees), trees.len(), group.as_raw(), options)
     })
+}
+
+/// Starts the same and returns at once.
+pub fn reduce_scatter_async<'t>(
+    trees: &'t mut [TensorDict<'static>],
+    group: &Group,
+    options: &AllReduceOptions<'_>,
+) -> Result<TreeWork<'t>> {
+    for tree in trees.iter() {
+        tree.settle(true)?;
+    }
+    let raw = handles(trees.iter())?;
+    let mut work = ptr::null_mut();
+    options.with_raw(Later, |options| unsafe {
+        sys::leafpack_reduce_scatter_async(array(&raw), raw.len(), group.as_raw(), options, &mut work)
+    })?;
+    Ok(fly(work, trees.iter().map(|tree| (tree, true))))
 }
 
 /// The leaves of the rank `root` of the job go to every rank, into its tree, whose layout must be the root's.
@@ -135,9 +133,8 @@ pub fn broadcast_async<'t>(
     options: &CallOptions<'_>,
 ) -> Result<TreeWork<'t>> {
     tree.settle(true)?;
-    let mut work = ptr::null_mut();
-    options.with_raw(Later, |options| unsafe {
-        sys::leafpack_broadcast_async(tree.as_raw(), root, group.as_raw(), options, &mut work)
+    let work = started(options, |options, work| unsafe {
+        sys::leafpack_broadcast_async(tree.as_raw(), root, group.as_raw(), options, work)
     })?;
     Ok(fly(work, [(&*tree, true)]))
 }
@@ -150,13 +147,16 @@ pub fn broadcast_new(root: i32, group: &Group, options: &CallOptions<'_>) -> Res
     .tree()
 }
 
-fn result(
+/// Starts the same and returns at once.
+pub fn broadcast_new_async(
+    root: i32,
+    group: &Group,
     options: &CallOptions<'_>,
-    call: impl FnOnce(*const sys::leafpack_call_options, *mut *mut sys::leafpack_result) -> *mut sys::leafpack_error,
-) -> Result<RawResult> {
-    let mut result = ptr::null_mut();
-    options.with_raw(Here, |options| call(options, &mut result))?;
-    Ok(RawResult::from_raw(result))
+) -> Result<TreeWork<'static, TensorDict<'static>>> {
+    let work = started(options, |options, work| unsafe {
+        sys::leafpack_broadcast_async(ptr::null(), root, group.as_raw(), options, work)
+    })?;
+    Ok(fly(work, []))
 }
 
 /// The trees of all ranks, by rank of the group, this rank's own as a copy. Layouts may differ.
@@ -175,9 +175,8 @@ pub fn all_gather_async<'t>(
     options: &CallOptions<'_>,
 ) -> Result<TreeWork<'t, Vec<TensorDict<'static>>>> {
     tree.settle(false)?;
-    let mut work = ptr::null_mut();
-    options.with_raw(Later, |options| unsafe {
-        sys::leafpack_all_gather_async(tree.as_raw(), group.as_raw(), options, &mut work)
+    let work = started(options, |options, work| unsafe {
+        sys::leafpack_all_gather_async(tree.as_raw(), group.as_raw(), options, work)
     })?;
     Ok(fly(work, [(tree, false)]))
 }
@@ -191,6 +190,15 @@ pub enum Joining {
     Concat,
 }
 
+impl Joining {
+    fn as_raw(self) -> i32 {
+        match self {
+            Joining::Stack => sys::LEAFPACK_STACK,
+            Joining::Concat => sys::LEAFPACK_CONCAT,
+        }
+    }
+}
+
 /// A new tree, joined from those of all ranks; all layouts must be equal.
 pub fn all_gather_joined(
     tree: &TensorDict<'_>,
@@ -199,14 +207,58 @@ pub fn all_gather_joined(
     options: &CallOptions<'_>,
 ) -> Result<TensorDict<'static>> {
     tree.settle(false)?;
-    let joining = match joining {
-        Joining::Stack => sys::LEAFPACK_STACK,
-        Joining::Concat => sys::LEAFPACK_CONCAT,
-    };
     result(options, |options, result| unsafe {
-        sys::leafpack_all_gather_joined(tree.as_raw(), joining, ptr::null(), group.as_raw(), options, result)
+        sys::leafpack_all_gather_joined(tree.as_raw(), joining.as_raw(), ptr::null(), group.as_raw(), options, result)
     })?
     .tree()
+}
+
+/// Starts the same and returns at once.
+pub fn all_gather_joined_async<'t>(
+    tree: &'t TensorDict<'static>,
+    joining: Joining,
+    group: &Group,
+    options: &CallOptions<'_>,
+) -> Result<TreeWork<'t, TensorDict<'static>>> {
+    tree.settle(false)?;
+    let work = started(options, |options, work| unsafe {
+        let (tree, joining) = (tree.as_raw(), joining.as_raw());
+        sys::leafpack_all_gather_joined_async(tree, joining, ptr::null(), group.as_raw(), options, work)
+    })?;
+    Ok(fly(work, [(tree, false)]))
+}
+
+/// As [`all_gather_joined`] into a tree that is there, of the joined layout.
+pub fn all_gather_joined_into(
+    tree: &TensorDict<'_>,
+    joining: Joining,
+    into: &mut TensorDict<'_>,
+    group: &Group,
+    options: &CallOptions<'_>,
+) -> Result<()> {
+    tree.settle(false)?;
+    into.settle(true)?;
+    options.with_raw(Here, |options| unsafe {
+        let (tree, joining, result) = (tree.as_raw(), joining.as_raw(), ptr::null_mut());
+        sys::leafpack_all_gather_joined(tree, joining, into.as_raw(), group.as_raw(), options, result)
+    })
+}
+
+/// Starts the same and returns at once.
+pub fn all_gather_joined_into_async<'t>(
+    tree: &'t TensorDict<'static>,
+    joining: Joining,
+    into: &'t mut TensorDict<'static>,
+    group: &Group,
+    options: &CallOptions<'_>,
+) -> Result<TreeWork<'t>> {
+    tree.settle(false)?;
+    into.settle(true)?;
+    let work = started(options, |options, work| unsafe {
+        let (tree, joining) = (tree.as_raw(), joining.as_raw());
+        sys::leafpack_all_gather_joined_async(tree, joining, into.as_raw(), group.as_raw(), options, work)
+    })?;
+    Ok(fly(work, [(tree, false), (&*into, true)]))
 }
 
 /// As [`all_gather`] on the rank `root` of the job; the others get no trees.
@@ -223,6 +275,50 @@ pub fn gather(
     .trees()
 }
 
+/// Starts the same and returns at once.
+pub fn gather_async<'t>(
+    tree: &'t TensorDict<'static>,
+    root: i32,
+    group: &Group,
+    options: &CallOptions<'_>,
+) -> Result<TreeWork<'t, Vec<TensorDict<'static>>>> {
+    tree.settle(false)?;
+    let work = started(options, |options, work| unsafe {
+        sys::leafpack_gather_async(tree.as_raw(), root, group.as_raw(), options, work)
+    })?;
+    Ok(fly(work, [(tree, false)]))
+}
+
+/// A new tree on the rank `root` of the job, stacked from those of all ranks; the others get None. All
+/// layouts must be equal.
+pub fn gather_and_stack(
+    tree: &TensorDict<'_>,
+    root: i32,
+    group: &Group,
+    options: &CallOptions<'_>,
+) -> Result<Option<TensorDict<'static>>> {
+    tree.settle(false)?;
+    let trees = result(options, |options, result| unsafe {
+        sys::leafpack_gather_and_stack(tree.as_raw(), root, group.as_raw(), options, result)
+    })?
+    .trees()?;
+    Ok(trees.into_iter().next())
+}
+
+/// Starts the same and returns at once.
+pub fn gather_and_stack_async<'t>(
+    tree: &'t TensorDict<'static>,
+    root: i32,
+    group: &Group,
+    options: &CallOptions<'_>,
+) -> Result<TreeWork<'t, Option<TensorDict<'static>>>> {
+    tree.settle(false)?;
+    let work = started(options, |options, work| unsafe {
+        sys::leafpack_gather_and_stack_async(tree.as_raw(), root, group.as_raw(), options, work)
+    })?;
+    Ok(fly(work, [(tree, false)]))
+}
+
 /// The root's `trees[i]` goes to rank i of the group, as a new tree. Only the root gives `trees`.
 pub fn scatter(
     trees: &[TensorDict<'_>],
@@ -231,11 +327,57 @@ pub fn scatter(
     options: &CallOptions<'_>,
 ) -> Result<TensorDict<'static>> {
     let trees = handles(trees)?;
-    let first = if trees.is_empty() { ptr::null() } else { trees.as_ptr() };
     result(options, |options, result| unsafe {
-        sys::leafpack_scatter(ptr::null(), first, trees.len(), root, group.as_raw(), options, result)
+        sys::leafpack_scatter(ptr::null(), array(&trees), trees.len(), root, group.as_raw(), options, result)
     })?
     .tree()
+}
+
+/// Starts the same and returns at once.
+pub fn scatter_async<'t>(
+    trees: &'t [TensorDict<'static>],
+    root: i32,
+    group: &Group,
+    options: &CallOptions<'_>,
+) -> Result<TreeWork<'t, TensorDict<'static>>> {
+    let raw = handles(trees)?;
+    let work = started(options, |options, work| unsafe {
+        sys::leafpack_scatter_async(ptr::null(), array(&raw), raw.len(), root, group.as_raw(), options, work)
+    })?;
+    Ok(fly(work, trees.iter().map(|tree| (tree, false))))
+}
+
+/// As [`scatter`] into a tree that is there, whose layout is that of this rank's part.
+pub fn scatter_into(
+    tree: &mut TensorDict<'_>,
+    trees: &[TensorDict<'_>],
+    root: i32,
+    group: &Group,
+    options: &CallOptions<'_>,
+) -> Result<()> {
+    tree.settle(true)?;
+    let trees = handles(trees)?;
+    options.with_raw(Here, |options| unsafe {
+        let (tree, result) = (tree.as_raw(), ptr::null_mut());
+        sys::leafpack_scatter(tree, array(&trees), trees.len(), root, group.as_raw(), options, result)
+    })
+}
+
+/// Starts the same and returns at once.
+pub fn scatter_into_async<'t>(
+    tree: &'t mut TensorDict<'static>,
+    trees: &'t [TensorDict<'static>],
+    root: i32,
+    group: &Group,
+    options: &CallOptions<'_>,
+) -> Result<TreeWork<'t>> {
+    tree.settle(true)?;
+    let raw = handles(trees)?;
+    let work = started(options, |options, work| unsafe {
+        sys::leafpack_scatter_async(tree.as_raw(), array(&raw), raw.len(), root, group.as_raw(), options, work)
+    })?;
+    let sent = trees.iter().map(|tree| (tree, false));
+    Ok(fly(work, sent.chain([(&*tree, true)])))
 }
 
 /// `trees[i]` goes to rank i of the group; gives one new tree from each, by rank.
@@ -246,114 +388,25 @@ pub fn all_to_all(
 ) -> Result<Vec<TensorDict<'static>>> {
     let trees = handles(trees)?;
     result(options, |options, result| unsafe {
-        sys::leafpack_all_to_all(trees.as_ptr(), trees.len(), group.as_raw(), options, result)
+        sys::leafpack_all_to_all(array(&trees), trees.len(), group.as_raw(), options, result)
     })?
     .trees()
+}
+
+/// Starts the same and returns at once.
+pub fn all_to_all_async<'t>(
+    trees: &'t [TensorDict<'static>],
+    group: &Group,
+    options: &CallOptions<'_>,
+) -> Result<TreeWork<'t, Vec<TensorDict<'static>>>> {
+    let raw = handles(trees)?;
+    let work = started(options, |options, work| unsafe {
+        sys::leafpack_all_to_all_async(array(&raw), raw.len(), group.as_raw(), options, work)
+    })?;
+    Ok(fly(work, trees.iter().map(|tree| (tree, false))))
 }
 
 /// Returns once every rank of the group has called it.
 pub fn barrier(group: &Group, options: &CallOptions<'_>) -> Result<()> {
     options.with_raw(Here, |options| unsafe { sys::leafpack_barrier(group.as_raw(), options) })
-}
-
-/// The bytes of the rank `root` of the job, on every rank. Only the root's `data` is looked at.
-pub fn broadcast_bytes(data: &[u8], root: i32, group: &Group, options: &CallOptions<'_>) -> Result<Vec<u8>> {
-    let strings = result(options, |options, result| unsafe {
-        sys::leafpack_broadcast_bytes(bytes(data), data.len(), root, group.as_raw(), options, result)
-    })?
-    .strings()?;
-    Ok(strings.into_iter().next().expect("the library gave no bytes"))
-}
-
-/// The bytes of all ranks, by rank of the group.
-pub fn all_gather_bytes(data: &[u8], group: &Group, options: &CallOptions<'_>) -> Result<Vec<Vec<u8>>> {
-    result(options, |options, result| unsafe {
-        sys::leafpack_all_gather_bytes(bytes(data), data.len(), group.as_raw(), options, result)
-    })?
-    .strings()
-}
-
-fn bytes(data: &[u8]) -> *const c_void {
-    data.as_ptr().cast()
-}
-
-/// Sends a tree to a rank of the job; returns when the receiver has it.
-pub fn send(tree: &TensorDict<'_>, to: i32, group: &Group, options: &TransferOptions<'_>) -> Result<()> {
-    tree.settle(false)?;
-    options.with_raw(Here, |options| unsafe { sys::leafpack_send(tree.as_raw(), to, group.as_raw(), options) })
-}
-
-/// Starts the same and returns at once.
-pub fn isend<'t>(
-    tree: &'t TensorDict<'static>,
-    to: i32,
-    group: &Group,
-    options: &TransferOptions<'_>,
-) -> Result<TreeWork<'t>> {
-    tree.settle(false)?;
-    let mut work = ptr::null_mut();
-    options.with_raw(Later, |options| unsafe {
-        sys::leafpack_isend(tree.as_raw(), to, group.as_raw(), options, &mut work)
-    })?;
-    Ok(fly(work, [(tree, false)]))
-}
-
-fn rank_or_any(from: Option<i32>) -> i32 {
-    from.unwrap_or(sys::LEAFPACK_ANY_RANK)
-}
-
-/// Receives a new tree from a rank of the job, or, with None, from whoever sends first.
-pub fn recv(
-    from: Option<i32>,
-    group: &Group,
-    options: &TransferOptions<'_>,
-) -> Result<Received<TensorDict<'static>>> {
-    let mut result = ptr::null_mut();
-    options.with_raw(Here, |options| unsafe {
-        sys::leafpack_recv(ptr::null(), rank_or_any(from), group.as_raw(), options, &mut result)
-    })?;
-    Received::from_result(&RawResult::from_raw(result))
-}
-
-/// Starts the same and returns at once.
-pub fn irecv(
-    from: Option<i32>,
-    group: &Group,
-    options: &TransferOptions<'_>,
-) -> Result<TreeWork<'static, Received<TensorDict<'static>>>> {
-    let mut work = ptr::null_mut();
-    options.with_raw(Later, |options| unsafe {
-        sys::leafpack_irecv(ptr::null(), rank_or_any(from), group.as_raw(), options, &mut work)
-    })?;
-    Ok(fly(work, []))
-}
-
-/// Receives into a tree whose layout is the sender's; gives the rank that it came from.
-pub fn recv_into(
-    tree: &mut TensorDict<'_>,
-    from: Option<i32>,
-    group: &Group,
-    options: &TransferOptions<'_>,
-) -> Result<i32> {
-    tree.settle(true)?;
-    let mut result = ptr::null_mut();
-    options.with_raw(Here, |options| unsafe {
-        sys::leafpack_recv(tree.as_raw(), rank_or_any(from), group.as_raw(), options, &mut result)
-    })?;
-    RawResult::from_raw(result).source()
-}
-
-/// Starts the same and returns at once.
-pub fn irecv_into<'t>(
-    tree: &'t mut TensorDict<'static>,
-    from: Option<i32>,
-    group: &Group,
-    options: &TransferOptions<'_>,
-) -> Result<TreeWork<'t>> {
-    tree.settle(true)?;
-    let mut work = ptr::null_mut();
-    options.with_raw(Later, |options| unsafe {
-        sys::leafpack_irecv(tree.as_raw(), rank_or_any(from), group.as_raw(), options, &mut work)
-    })?;
-    Ok(fly(work, [(&*tree, true)]))
 }

@@ -32,6 +32,7 @@
 //! shared::<leafpack::Group>();
 //! ```
 
+mod bytes;
 mod collectives;
 mod error;
 mod group;
@@ -39,10 +40,15 @@ mod key;
 mod log;
 mod non_tensor;
 mod options;
+mod start;
 mod tensor;
 mod tensor_dict;
+mod transfers;
 mod work;
 
+pub use bytes::{
+    all_gather_bytes, broadcast_bytes, gather_bytes, irecv_bytes, isend_bytes, recv_bytes, scatter_bytes, send_bytes,
+};
 pub use collectives::*;
 pub use error::{Error, ErrorCode, ErrorKind, Result};
 pub use group::{Group, GroupOptions};
@@ -52,10 +58,17 @@ pub use non_tensor::NonTensor;
 pub use options::{AllReduceOptions, Bucketing, CallOptions, LeafFilter, OnFailure, ReduceOp, TransferOptions};
 pub use tensor::{DType, DlPack, Element, Tensor, TensorMut, TensorRef, BF16, F16};
 pub use tensor_dict::{Layout, Leaf, Leaves, LeavesMut, TensorDict, TreeRef};
+pub use transfers::{irecv, irecv_into, isend, recv, recv_into, send};
 pub use work::{CollectiveStats, FromResult, Received, TreeWork};
 
 /// The version of the library that is loaded, "0.1.0".
 pub fn version() -> String {
     // SAFETY: the text lives for ever.
     unsafe { error::text_of(leafpack_sys::leafpack_version()) }
+}
+
+/// The torch that the library was built with, "2.13.0".
+pub fn torch_version() -> String {
+    // SAFETY: the text lives for ever.
+    unsafe { error::text_of(leafpack_sys::leafpack_torch_version()) }
 }

@@ -219,6 +219,13 @@ impl<'a> TensorDict<'a> {
         key.into().with_raw(|path, depth| unsafe { check(sys::leafpack_tree_erase(self.as_raw(), path, depth)) })
     }
 
+    /// Takes away all.
+    pub fn clear(&mut self) -> Result<()> {
+        self.settle(true)?;
+        // SAFETY: as the header asks.
+        unsafe { check(sys::leafpack_tree_clear(self.as_raw())) }
+    }
+
     /// Whether a leaf or a node stands at a path.
     pub fn contains(&self, key: impl Into<NestedKey>) -> Result<bool> {
         let mut contains = 0;
@@ -240,14 +247,25 @@ impl<'a> TensorDict<'a> {
     /// their bytes.
     pub fn leaves(&self) -> Result<Leaves<'_>> {
         self.settle(false)?;
-        Ok(Leaves { entries: Arc::new(Entries::of(self)?), next: 0, _tree: PhantomData })
+        // SAFETY: as the header asks.
+        let entries = Entries::of(|raw| unsafe { sys::leafpack_tree_leaves(self.as_raw(), raw) })?;
+        Ok(Leaves { entries: Arc::new(entries), next: 0, _tree: PhantomData })
+    }
+
+    /// What stands directly below the tree, leaves and nodes, in the same order.
+    pub fn children(&self) -> Result<Leaves<'_>> {
+        self.settle(false)?;
+        // SAFETY: as the header asks.
+        let entries = Entries::of(|raw| unsafe { sys::leafpack_tree_children(self.as_raw(), raw) })?;
+        Ok(Leaves { entries: Arc::new(entries), next: 0, _tree: PhantomData })
     }
 
     /// The tensors among the leaves, to be written, each with its path. InvalidArgument if two of them
     /// share memory, which only trees that came from other ranks do: take those one by one.
     pub fn leaves_mut(&mut self) -> Result<LeavesMut<'_>> {
         self.settle(true)?;
-        let entries = Entries::of(self)?;
+        // SAFETY: as the header asks.
+        let entries = Entries::of(|raw| unsafe { sys::leafpack_tree_leaves(self.as_raw(), raw) })?;
         let mut leaves = Vec::new();
         let mut taken = Vec::new();
         for index in 0..entries.size()? {
@@ -296,7 +314,7 @@ impl<'t> Deref for TreeRef<'t> {
     }
 }
 
-/// A snapshot of a tree's leaves in the library.
+/// A snapshot of a tree's leaves, or of its children, in the library.
 struct Entries(NonNull<sys::leafpack_entries>);
 
 impl Drop for Entries {
@@ -308,9 +326,9 @@ impl Drop for Entries {
 
 // SAFETY, of all below: the handle lives, and what it lends is copied.
 impl Entries {
-    fn of(tree: &TensorDict<'_>) -> Result<Entries> {
+    fn of(get: impl FnOnce(*mut *mut sys::leafpack_entries) -> *mut sys::leafpack_error) -> Result<Entries> {
         let mut raw = ptr::null_mut();
-        unsafe { check(sys::leafpack_tree_leaves(tree.as_raw(), &mut raw))? };
+        check(get(&mut raw))?;
         Ok(Entries(NonNull::new(raw).expect("the library gave no leaves")))
     }
 
@@ -349,7 +367,7 @@ impl Entries {
     }
 }
 
-/// An iterator over the leaves of a tree.
+/// An iterator over the leaves of a tree, or over its children.
 pub struct Leaves<'t> {
     entries: Arc<Entries>,
     next: usize,
@@ -375,7 +393,7 @@ impl<'t> Iterator for Leaves<'t> {
 
 impl ExactSizeIterator for Leaves<'_> {}
 
-/// One leaf of a tree that is borrowed for `'t`.
+/// One leaf, or one node, of a tree that is borrowed for `'t`.
 pub struct Leaf<'t> {
     entries: Arc<Entries>,
     index: usize,
@@ -398,7 +416,18 @@ impl<'t> Leaf<'t> {
         matches!(self.entries.kind(self.index), Ok(sys::LEAFPACK_ENTRY_TENSOR))
     }
 
-    /// InvalidArgument if the leaf is a plain value.
+    /// A node, which only [`TensorDict::children`] gives.
+    pub fn is_tree(&self) -> bool {
+        matches!(self.entries.kind(self.index), Ok(sys::LEAFPACK_ENTRY_TREE))
+    }
+
+    /// InvalidArgument if this is no node.
+    pub fn tree(&self) -> Result<TreeRef<'t>> {
+        // SAFETY: a handle of ours; the tree that is borrowed keeps the memory for 't.
+        unsafe { made(|raw| sys::leafpack_entries_tree(self.entries.0.as_ptr(), self.index, raw)).map(TreeRef) }
+    }
+
+    /// InvalidArgument if this is no tensor.
     pub fn tensor(&self) -> Result<TensorRef<'t>> {
         // SAFETY: a handle of ours; the tree keeps the memory for 't.
         Ok(TensorRef(unsafe { Tensor::from_raw(self.entries.tensor(self.index)?) }))
@@ -409,7 +438,7 @@ impl<'t> Leaf<'t> {
         self.tensor()?.as_slice()
     }
 
-    /// InvalidArgument if the leaf is a tensor.
+    /// InvalidArgument if this is no plain value.
     pub fn non_tensor(&self) -> Result<NonTensor> {
         // SAFETY: as the header asks.
         RawValue::made(|raw| unsafe { sys::leafpack_entries_value(self.entries.0.as_ptr(), self.index, raw) })?.get()
@@ -484,5 +513,13 @@ impl TensorDict<'_> {
             check(sys::leafpack_tree_batch_size(self.as_raw(), &mut batch_dims, &mut batch_size))?;
             Ok(slice_of(batch_size, batch_dims).to_vec())
         }
+    }
+
+    /// Changes them. InvalidArgument, naming the path, if a tensor has others.
+    pub fn set_batch_size(&mut self, batch_size: &[usize]) -> Result<()> {
+        self.settle(true)?;
+        let batch_size = signed(batch_size)?;
+        // SAFETY: as the header asks.
+        unsafe { check(sys::leafpack_tree_set_batch_size(self.as_raw(), batch_size.as_ptr(), batch_size.len())) }
     }
 }

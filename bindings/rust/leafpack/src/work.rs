@@ -203,14 +203,26 @@ impl RawResult {
         (0..num_strings).map(string).collect()
     }
 
+    pub(crate) fn bytes(&self) -> Result<Vec<u8>> {
+        Ok(self.strings()?.pop().expect("the library gave no bytes"))
+    }
+
     pub(crate) fn source(&self) -> Result<i32> {
         let mut rank = 0;
         check(unsafe { sys::leafpack_result_source(self.0, &mut rank) })?;
         Ok(rank)
     }
+
+    pub(crate) fn received_tree(&self) -> Result<Received<TensorDict<'static>>> {
+        Ok(Received { value: self.tree()?, source: self.source()? })
+    }
+
+    pub(crate) fn received_bytes(&self) -> Result<Received<Vec<u8>>> {
+        Ok(Received { value: self.bytes()?, source: self.source()? })
+    }
 }
 
-/// What a call gives: nothing, a tree, or a tree of each rank.
+/// What a call gives: nothing, a tree, a tree of each rank, or what was received.
 pub trait FromResult: Sized {
     #[doc(hidden)]
     fn from_work(work: &RawWork) -> Result<Self>;
@@ -234,6 +246,12 @@ impl FromResult for TensorDict<'static> {
     }
 }
 
+impl FromResult for Option<TensorDict<'static>> {
+    fn from_work(work: &RawWork) -> Result<Self> {
+        Ok(result_of(work)?.trees()?.into_iter().next())
+    }
+}
+
 impl FromResult for Vec<TensorDict<'static>> {
     fn from_work(work: &RawWork) -> Result<Self> {
         result_of(work)?.trees()
@@ -250,12 +268,12 @@ pub struct Received<T> {
 
 impl FromResult for Received<TensorDict<'static>> {
     fn from_work(work: &RawWork) -> Result<Self> {
-        Received::from_result(&result_of(work)?)
+        result_of(work)?.received_tree()
     }
 }
 
-impl Received<TensorDict<'static>> {
-    pub(crate) fn from_result(result: &RawResult) -> Result<Self> {
-        Ok(Received { value: result.tree()?, source: result.source()? })
+impl FromResult for Received<Vec<u8>> {
+    fn from_work(work: &RawWork) -> Result<Self> {
+        result_of(work)?.received_bytes()
     }
 }

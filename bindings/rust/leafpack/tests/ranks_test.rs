@@ -112,11 +112,13 @@ fn broadcasts_and_gathers() {
         }
     }
 
-    let joined = all_gather_joined(&own, Joining::Stack, &group, &options).unwrap();
-    assert_eq!(joined.get("a").unwrap().sizes(), [i64::from(size), 3]);
-
     let gathered = gather(&own, root, &group, &options).unwrap();
     assert_eq!(gathered.len(), if rank == root { size as usize } else { 0 });
+    let gathered = gather_async(&own, root, &group, &options).unwrap().wait().unwrap();
+    assert_eq!(gathered.len(), if rank == root { size as usize } else { 0 });
+    for (from, tree) in gathered.iter().enumerate() {
+        check(tree, |leaf, element| value(from as i32, leaf, element));
+    }
 
     let parts: Vec<_> = if rank == root { (0..size).map(tree_of).collect() } else { Vec::new() };
     let part = scatter(&parts, root, &group, &options).unwrap();
@@ -134,9 +136,154 @@ fn broadcasts_and_gathers() {
     });
 
     barrier(&group, &options).unwrap();
+}
+
+/// Leaf "a" of the trees of all ranks, one after the other.
+fn joined_a(size: i32) -> Vec<f64> {
+    (0..size).flat_map(|rank| (0..3).map(move |element| value(rank, 0, element))).collect()
+}
+
+#[test]
+fn trees_are_joined_into_one() {
+    let group = group();
+    let (rank, size) = (group.rank(), group.size());
+    let root = size - 1;
+    let options = CallOptions::default();
+    let own = tree_of(rank);
+    let stacked = [i64::from(size), 3];
+    let concatenated = [3 * i64::from(size)];
+
+    for (joining, sizes) in [(Joining::Stack, &stacked[..]), (Joining::Concat, &concatenated[..])] {
+        let work = all_gather_joined_async(&own, joining, &group, &options).unwrap();
+        for joined in [work.wait().unwrap(), all_gather_joined(&own, joining, &group, &options).unwrap()] {
+            assert_eq!(joined.get("a").unwrap().sizes(), sizes);
+            assert_eq!(joined.slice::<f64>("a").unwrap(), joined_a(size));
+        }
+    }
+
+    let mut into = all_gather_joined(&own, Joining::Stack, &group, &options).unwrap();
+    for later in [false, true] {
+        into.slice_mut::<f64>("a").unwrap().fill(-1.0);
+        let memory = into.slice::<f64>("a").unwrap().as_ptr();
+        if later {
+            all_gather_joined_into_async(&own, Joining::Stack, &mut into, &group, &options).unwrap().wait().unwrap();
+        } else {
+            all_gather_joined_into(&own, Joining::Stack, &mut into, &group, &options).unwrap();
+        }
+        assert_eq!(into.slice::<f64>("a").unwrap(), joined_a(size));
+        assert_eq!(into.slice::<f64>("a").unwrap().as_ptr(), memory);
+    }
+
+    let work = gather_and_stack_async(&own, root, &group, &options).unwrap();
+    for stack in [work.wait().unwrap(), gather_and_stack(&own, root, &group, &options).unwrap()] {
+        assert_eq!(stack.is_some(), rank == root);
+        if let Some(stack) = stack {
+            assert_eq!(stack.get("a").unwrap().sizes(), stacked);
+            assert_eq!(stack.slice::<f64>("a").unwrap(), joined_a(size));
+        }
+    }
+}
+
+#[test]
+fn trees_that_are_given_to_ranks_later() {
+    let group = group();
+    let (rank, size) = (group.rank(), group.size());
+    let root = size - 1;
+    let options = CallOptions::default();
+
+    let tree = if rank == root {
+        let mut tree = tree_of(rank);
+        broadcast_async(&mut tree, root, &group, &options).unwrap().wait().unwrap();
+        tree
+    } else {
+        broadcast_new_async(root, &group, &options).unwrap().wait().unwrap()
+    };
+    check(&tree, |leaf, element| value(root, leaf, element));
+
+    let parts: Vec<_> = if rank == root { (0..size).map(tree_of).collect() } else { Vec::new() };
+    let mut part = scatter_async(&parts, root, &group, &options).unwrap().wait().unwrap();
+    check(&part, |leaf, element| value(rank, leaf, element));
+    // The root's own is a copy.
+    part.slice_mut::<f64>("a").unwrap().fill(-1.0);
+    if rank == root {
+        check(&parts[rank as usize], |leaf, element| value(rank, leaf, element));
+    }
+    for later in [false, true] {
+        let mut into = tree_of(1000);
+        if later {
+            scatter_into_async(&mut into, &parts, root, &group, &options).unwrap().wait().unwrap();
+        } else {
+            scatter_into(&mut into, &parts, root, &group, &options).unwrap();
+        }
+        check(&into, |leaf, element| value(rank, leaf, element));
+    }
+
+    let parts: Vec<_> = (0..size).map(|to| tree_of(10 * rank + to)).collect();
+    let work = all_to_all_async(&parts, &group, &options).unwrap();
+    check(&parts[0], |leaf, element| value(10 * rank, leaf, element)); // may be read meanwhile
+    for (from, tree) in work.wait().unwrap().iter().enumerate() {
+        check(tree, |leaf, element| value(10 * from as i32 + rank, leaf, element));
+    }
+
+    let mut parts: Vec<_> = (0..size).map(|to| tree_of(rank + 1000 * to)).collect();
+    reduce_scatter_async(&mut parts, &group, &AllReduceOptions::default()).unwrap().wait().unwrap();
+    for (to, part) in parts.iter().enumerate() {
+        check(part, |leaf, element| {
+            if to == rank as usize {
+                (0..size).map(|from| value(from + 1000 * rank, leaf, element)).sum()
+            } else {
+                value(rank + 1000 * to as i32, leaf, element)
+            }
+        });
+    }
+}
+
+#[test]
+fn a_forgotten_work_over_several_trees_is_waited_for_by_each() {
+    let group = group();
+    let (rank, size) = (group.rank(), group.size());
+    let mut parts: Vec<_> = (0..size).map(|to| tree_of(rank + 1000 * to)).collect();
+    std::mem::forget(reduce_scatter_async(&mut parts, &group, &AllReduceOptions::default()).unwrap());
+    check(&parts[rank as usize], |leaf, element| {
+        (0..size).map(|from| value(from + 1000 * rank, leaf, element)).sum()
+    });
+    barrier(&group, &CallOptions::default()).unwrap();
+}
+
+#[test]
+fn bytes_of_any_size() {
+    let group = group();
+    let (rank, size) = (group.rank(), group.size());
+    let root = size - 1;
+    let options = CallOptions::default();
+    let bytes_of = |rank: i32| vec![rank as u8; 100 * rank as usize];
+
     assert_eq!(broadcast_bytes(&[rank as u8, 7], root, &group, &options).unwrap(), [root as u8, 7]);
-    let all = all_gather_bytes(&vec![rank as u8; rank as usize], &group, &options).unwrap();
-    assert!(all.iter().enumerate().all(|(from, bytes)| *bytes == vec![from as u8; from]));
+    let all: Vec<_> = (0..size).map(bytes_of).collect();
+    assert_eq!(all_gather_bytes(&bytes_of(rank), &group, &options).unwrap(), all);
+    let gathered = gather_bytes(&bytes_of(rank), root, &group, &options).unwrap();
+    assert_eq!(gathered, if rank == root { all.clone() } else { Vec::new() });
+
+    let parts: Vec<&[u8]> = if rank == root { all.iter().map(Vec::as_slice).collect() } else { Vec::new() };
+    assert_eq!(scatter_bytes(&parts, root, &group, &options).unwrap(), bytes_of(rank));
+
+    if size == 1 {
+        return;
+    }
+    let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
+    let options = TransferOptions { tag: 5, ..Default::default() };
+    let sending = {
+        let data = bytes_of(rank);
+        isend_bytes(&data, next, &group, &options).unwrap() // its own copy
+    };
+    let received = recv_bytes(Some(previous), &group, &options).unwrap();
+    assert_eq!((received.value, received.source), (bytes_of(previous), previous));
+    sending.wait().unwrap();
+
+    let receiving = irecv_bytes(None, &group, &options).unwrap();
+    send_bytes(&[rank as u8], next, &group, &options).unwrap();
+    let received = receiving.wait().unwrap();
+    assert_eq!((received.value, received.source), (vec![previous as u8], previous));
 }
 
 #[test]

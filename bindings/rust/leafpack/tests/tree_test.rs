@@ -42,6 +42,28 @@ fn leaves_come_in_canonical_order_with_their_elements() {
 }
 
 #[test]
+fn children_are_leaves_and_nodes() {
+    let mut tree = TensorDict::new();
+    tree.set(["b", "x"], Tensor::from_vec(vec![1i64, 2], &[2]).unwrap()).unwrap();
+    tree.set_non_tensor("a", "text").unwrap();
+    tree.set("c", Tensor::from_vec(vec![3u8], &[1]).unwrap()).unwrap();
+
+    let children: Vec<Leaf<'_>> = tree.children().unwrap().collect();
+    let paths: Vec<&str> = children.iter().map(|child| child.path()).collect();
+    assert_eq!(paths, ["a", "b", "c"]);
+    assert_eq!(children.iter().map(|child| child.is_tree()).collect::<Vec<_>>(), [false, true, false]);
+    assert_eq!(children[0].non_tensor().unwrap(), NonTensor::from("text"));
+    assert_eq!(children[1].tree().unwrap().slice::<i64>("x").unwrap(), [1, 2]);
+    assert_eq!(children[2].as_slice::<u8>().unwrap(), [3]);
+    assert_eq!(children[0].tree().unwrap_err().code(), ErrorCode::InvalidArgument);
+    assert_eq!(children[1].tensor().unwrap_err().code(), ErrorCode::InvalidArgument);
+
+    tree.clear().unwrap();
+    assert_eq!(tree.children().unwrap().len(), 0);
+    assert_eq!(tree.num_leaves().unwrap(), 0);
+}
+
+#[test]
 fn memory_stays_where_it_is_and_is_released_once() {
     let mut numbers = [1.0f32, 2.0, 3.0];
     let address = numbers.as_ptr();
@@ -228,6 +250,18 @@ fn batch_sizes_are_checked() {
     assert_eq!(tree.batch_size().unwrap(), [2]);
     assert!(tree.set("x", Tensor::zeros(DType::Float32, &[2, 5]).unwrap()).is_ok());
     assert!(tree.set("y", Tensor::zeros(DType::Float32, &[3, 5]).unwrap()).is_err());
+}
+
+#[test]
+fn a_batch_size_can_be_changed_to_what_all_tensors_have() {
+    let mut tree = TensorDict::new();
+    tree.set("x", Tensor::from_vec(vec![0.0f32; 6], &[3, 2]).unwrap()).unwrap();
+    tree.set_batch_size(&[3]).unwrap();
+    assert_eq!(tree.batch_size().unwrap(), [3]);
+    let error = tree.set_batch_size(&[2]).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::InvalidArgument);
+    assert!(error.message().contains("the shape of x is [3, 2]"), "{error}");
+    assert_eq!(tree.batch_size().unwrap(), [3]);
 }
 
 #[test]

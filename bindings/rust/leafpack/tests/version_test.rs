@@ -9,4 +9,6 @@ fn the_loaded_library_has_the_interface_that_the_crate_was_written_for() {
         leafpack_sys::LEAFPACK_VERSION_PATCH,
     ];
     assert_eq!(leafpack::version(), numbers.map(|number| number.to_string()).join("."));
+    let torch = leafpack::torch_version();
+    assert!(torch.split('.').count() == 3 && torch.starts_with(|first: char| first.is_ascii_digit()), "{torch}");
 }
