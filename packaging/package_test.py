@@ -1,4 +1,4 @@
-"""The C++ package: what is in the tar, and projects of CMake and pkg-config built against it."""
+"""The package: what is in the tar, and projects of CMake and pkg-config, in C++ and C, built against it."""
 
 import os
 import pathlib
@@ -6,12 +6,14 @@ import re
 import shutil
 import subprocess
 import tarfile
+from concurrent import futures
 
 import pytest
 
 RUNFILES = pathlib.Path(os.environ["RUNFILES_DIR"])
 PACKAGE = next((RUNFILES / "leafpack" / "packaging").glob("leafpack-*.tar"))
 CONSUMER = RUNFILES / "leafpack" / "packaging" / "consumer"
+CONSUMER_C = RUNFILES / "leafpack" / "packaging" / "consumer_c"
 TOOLS = RUNFILES / "pypi_build_tools" / "site"
 CMAKE = TOOLS / "cmake" / "data" / "bin" / "cmake"
 NINJA = next(TOOLS.glob("ninja-*.data/scripts/ninja"))
@@ -74,8 +76,9 @@ def test_the_headers_are_the_public_ones_and_what_they_include(prefix):
     assert not (include / "ATen").exists()
 
 
-def test_the_library_needs_torch_and_says_no_path(prefix):
-    dynamic = run("readelf", "--dynamic", "--wide", prefix / "lib" / "libleafpack_cpp.so")
+@pytest.mark.parametrize("library", ["libleafpack_cpp.so", "libleafpack.so"])
+def test_the_libraries_need_torch_and_say_no_path(prefix, library):
+    dynamic = run("readelf", "--dynamic", "--wide", prefix / "lib" / library)
     assert "RUNPATH" not in dynamic and "RPATH" not in dynamic
     needed = set(re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic))
     assert needed - {"ld-linux-x86-64.so.2"} == {
@@ -113,25 +116,49 @@ def configure(prefix, build, source=CONSUMER, torch=TORCH, check=True):
     return done.stdout
 
 
-def test_a_cmake_project_builds_and_runs(prefix, tmp_path):
-    configure(prefix, tmp_path)
-    run(CMAKE, "--build", tmp_path)
-    check_program(tmp_path / "consumer", prefix)
+def build_by_cmake(prefix, folder, source):
+    configure(prefix, folder, source=source)
+    run(CMAKE, "--build", folder)
+    return folder / source.name
 
 
-def test_a_pkg_config_project_builds_and_runs(prefix, tmp_path):
+def build_by_pkg_config(prefix, folder, package, compiler, source):
     flags = run(
         PKGCONF,
         f"--define-variable=torch_prefix={TORCH}",
         "--cflags",
         "--libs",
-        "leafpack",
+        package,
         env={**os.environ, "PKG_CONFIG_PATH": str(prefix / "lib" / "pkgconfig")},
     )
     # As a Makefile does it: a shell splits the flags.
     folders = f"-Wl,-rpath,'{prefix}/lib' -Wl,-rpath,'{TORCH}/lib'"
-    run("sh", "-c", f"c++ '{CONSUMER}/main.cc' -o '{tmp_path}/consumer' {flags.strip()} {folders}")
-    check_program(tmp_path / "consumer", prefix)
+    run("sh", "-c", f"{compiler} '{source}' -o '{folder}/consumer' {flags.strip()} {folders}")
+    return folder / "consumer"
+
+
+@pytest.fixture(scope="module")
+def programs(prefix, tmp_path_factory):
+    """The programs, by what builds them, as futures: compiling C++ takes most of the test's time, so it is done
+    side by side."""
+    # As compilers that drop libraries of which nothing is called.
+    c = "cc -std=c11 -Wall -Wextra -pedantic -Werror -Wl,--as-needed"
+    builds = {
+        "CMake, C++": (build_by_cmake, CONSUMER),
+        "pkg-config, C++": (build_by_pkg_config, "leafpack", "c++", CONSUMER / "main.cc"),
+        "CMake, C": (build_by_cmake, CONSUMER_C),
+        "pkg-config, C": (build_by_pkg_config, "leafpack-c", c, CONSUMER_C / "main.c"),
+    }
+    with futures.ThreadPoolExecutor(max_workers=2) as pool:
+        yield {
+            name: pool.submit(build, prefix, tmp_path_factory.mktemp("build"), *arguments)
+            for name, (build, *arguments) in builds.items()
+        }
+
+
+@pytest.mark.parametrize("how", ["CMake, C", "pkg-config, C", "CMake, C++", "pkg-config, C++"])
+def test_a_program_builds_and_runs(prefix, programs, how):
+    check_program(programs[how].result(), prefix)
 
 
 def fake_torch(folder, version):

@@ -173,7 +173,7 @@ def _without_runpath_impl(ctx):
     run_python(
         ctx,
         script = ctx.file._drop_runpath,
-        arguments = [ctx.file.linked.path, module.path],
+        arguments = [ctx.file.linked.path, module.path] + ctx.attr.not_needed,
         inputs = [ctx.file.linked],
         outputs = [module],
         mnemonic = "DropRunpath",
@@ -185,6 +185,7 @@ without_runpath = rule(
     implementation = _without_runpath_impl,
     attrs = {
         "linked": attr.label(allow_single_file = True, mandatory = True),
+        "not_needed": attr.string_list(doc = "Libraries that it does not name as needed any more."),
         "_drop_runpath": attr.label(
             default = "//third_party/python:drop_runpath.py",
             allow_single_file = True,
