@@ -1,12 +1,9 @@
 #include "benchmarks/all_reduce.h"
 
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -33,15 +30,6 @@ namespace leafpack {
 namespace {
 
 constexpr absl::Duration kDeadline = absl::Minutes(5);
-
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 struct Mode {
   std::string name;
@@ -216,54 +204,34 @@ absl::StatusOr<AllReduceBenchmarkResult> RunAllReduceBenchmark(
   if (options.ranks < 1 || options.rounds < 1) {
     return absl::InvalidArgumentError("ranks and rounds must be at least 1");
   }
-  std::string folder = absl::StrCat(
-      std::getenv("TEST_TMPDIR") != nullptr ? std::getenv("TEST_TMPDIR") : "/tmp", "/benchmark_XXXXXX");
   int ends[2];
-  if (mkdtemp(folder.data()) == nullptr || pipe(ends) != 0) {
-    return absl::UnavailableError("no temporary folder or no pipe");
-  }
-  const std::string store_path = folder + "/store";
-  std::vector<pid_t> children;
-  fflush(nullptr);
-  for (int rank = 0; rank < options.ranks; ++rank) {
-    const pid_t child = fork();
-    if (child == 0) {
-      close(ends[0]);
-      AllReduceBenchmarkResult result;
-      absl::Status status;
-      try {
-        status = RunRank(workload, options, store_path, rank, result);
-      } catch (const std::exception& e) {
-        status = absl::InternalError(e.what());
-      }
-      if (!status.ok()) {
-        fprintf(stderr, "rank %d: %s\n", rank, status.ToString().c_str());
-      } else if (rank == 0) {
-        const std::string text = Serialize(result);
-        if (write(ends[1], text.data(), text.size()) != static_cast<ssize_t>(text.size())) _exit(1);
-      }
-      _exit(status.ok() ? 0 : 1);
-    }
-    children.push_back(child);
-  }
-  close(ends[1]);
+  if (pipe(ends) != 0) return absl::UnavailableError("no pipe");
   std::string text;
-  char buffer[4096];
-  for (ssize_t n; (n = read(ends[0], buffer, sizeof(buffer))) > 0;) text.append(buffer, n);
+  const absl::Status status = RunForkedRanks(
+      options.ranks,
+      [&](const std::string& store_path, int rank) {
+        close(ends[0]);
+        AllReduceBenchmarkResult result;
+        absl::Status ran = RunRank(workload, options, store_path, rank, result);
+        if (!ran.ok() || rank != 0) return ran;
+        const std::string told = Serialize(result);
+        if (write(ends[1], told.data(), told.size()) == static_cast<ssize_t>(told.size())) return ran;
+        return absl::UnavailableError("the pipe is closed");
+      },
+      [&] {
+        close(ends[1]);
+        char buffer[4096];
+        for (ssize_t n; (n = read(ends[0], buffer, sizeof(buffer))) > 0;) {
+          text.append(buffer, static_cast<size_t>(n));
+        }
+      });
   close(ends[0]);
-  bool ok = true;
-  for (pid_t child : children) {
-    int status = 0;
-    ok = child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) &&
-         WEXITSTATUS(status) == 0 && ok;
-  }
-  unlink(store_path.c_str());
-  rmdir(folder.c_str());
   AllReduceBenchmarkResult result;
   result.workload = workload.name;
   result.ranks = options.ranks;
-  if (!ok || !Deserialize(text, result)) {
-    return absl::InternalError(absl::StrCat("a rank failed on workload ", workload.name));
+  if (!status.ok() || !Deserialize(text, result)) {
+    return absl::InternalError(
+        absl::StrCat("on workload ", workload.name, ": ", status.message()));
   }
   return result;
 }

@@ -1,13 +1,9 @@
 // Times the collectives that move trees, beside one c10d Gloo call per leaf (what tensordict does) and one
 // call of all bytes, in the same run.
 //   bazel run //benchmarks:collectives -- --ranks=2 --workloads=1000x4KiB,resnet50
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <functional>
 #include <string>
 #include <vector>
@@ -42,15 +38,6 @@ namespace {
 
 constexpr absl::Duration kDeadline = absl::Minutes(5);
 constexpr int64_t kMostPerLeafBytes = int64_t{1} << 30;
-
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 struct Mode {
   std::string name;
@@ -158,33 +145,11 @@ bool RunWorkload(const std::string& name) {
     std::fprintf(stderr, "%s: %s\n", name.c_str(), workload.status().ToString().c_str());
     return false;
   }
-  std::string folder = "/tmp/benchmark_XXXXXX";
-  if (mkdtemp(folder.data()) == nullptr) return false;
-  const std::string store_path = folder + "/store";
-  std::vector<pid_t> children;
-  for (int rank = 0; rank < absl::GetFlag(FLAGS_ranks); ++rank) {
-    const pid_t child = fork();
-    if (child == 0) {
-      absl::Status status;
-      try {
-        status = RunRank(*workload, store_path, rank);
-      } catch (const std::exception& e) {
-        status = absl::InternalError(e.what());
-      }
-      if (!status.ok()) std::fprintf(stderr, "rank %d: %s\n", rank, status.ToString().c_str());
-      _exit(status.ok() ? 0 : 1);
-    }
-    children.push_back(child);
-  }
-  bool ok = true;
-  for (const pid_t child : children) {
-    int status = 0;
-    ok = child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) &&
-         WEXITSTATUS(status) == 0 && ok;
-  }
-  unlink(store_path.c_str());
-  rmdir(folder.c_str());
-  return ok;
+  return RunForkedRanks(absl::GetFlag(FLAGS_ranks),
+                        [&](const std::string& store_path, int rank) {
+                          return RunRank(*workload, store_path, rank);
+                        })
+      .ok();
 }
 
 }  // namespace

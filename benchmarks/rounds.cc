@@ -1,14 +1,72 @@
 #include "benchmarks/rounds.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
 #include <numeric>
 #include <random>
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
 namespace leafpack {
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double Median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+absl::Status RunForkedRanks(
+    int ranks, absl::FunctionRef<absl::Status(const std::string& store_path, int rank)> run,
+    absl::FunctionRef<void()> meanwhile) {
+  const char* parent = std::getenv("TEST_TMPDIR");
+  std::string folder = absl::StrCat(parent != nullptr ? parent : "/tmp", "/benchmark_XXXXXX");
+  if (mkdtemp(folder.data()) == nullptr) {
+    return absl::UnavailableError(absl::StrCat("no temporary folder ", folder));
+  }
+  const std::string store_path = folder + "/store";
+  std::fflush(nullptr);
+  std::vector<pid_t> children;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const pid_t child = fork();
+    if (child == 0) {
+      absl::Status status;
+      try {
+        status = run(store_path, rank);
+      } catch (const std::exception& e) {
+        status = absl::InternalError(e.what());
+      }
+      if (!status.ok()) std::fprintf(stderr, "rank %d: %s\n", rank, status.ToString().c_str());
+      _exit(status.ok() ? 0 : 1);
+    }
+    children.push_back(child);
+  }
+  meanwhile();
+  std::vector<size_t> failed;
+  for (size_t rank = 0; rank < children.size(); ++rank) {
+    int status = 0;
+    const bool ok = children[rank] > 0 && waitpid(children[rank], &status, 0) == children[rank] &&
+                    WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    if (!ok) failed.push_back(rank);
+  }
+  unlink(store_path.c_str());
+  rmdir(folder.c_str());
+  if (failed.empty()) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("ranks that failed: ", absl::StrJoin(failed, ", ")));
+}
 
 std::vector<size_t> OrderOfRound(size_t modes, int round) {
   std::vector<size_t> order(modes);

@@ -3,14 +3,9 @@
 // One float32 leaf of 64 B to 64 MiB, summed over local ranks by call after call, as MPI's benchmarks do:
 // leafpack over shared memory and over Gloo, and c10d's flat call over Gloo. benchmarks/mpich/compare.py sets
 // them beside MPICH.
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
-#include <cstdlib>
-#include <exception>
 #include <functional>
 #include <string>
 #include <utility>
@@ -40,15 +35,6 @@ ABSL_FLAG(int64_t, most, int64_t{64} << 20, "bytes of the largest leaf");
 
 namespace leafpack {
 namespace {
-
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 // Calls in a row, so that what a call takes is far above what a clock and the ranks' skew take.
 int CallsFor(int64_t bytes) {
@@ -119,31 +105,10 @@ int main(int argc, char** argv) {
   absl::SetProgramUsageMessage("All-reduce of one leaf of each size, a JSON object a mode and size.");
   absl::ParseCommandLine(argc, argv);
   const int ranks = absl::GetFlag(FLAGS_ranks);
-  std::string folder = "/tmp/sizes_XXXXXX";
-  if (ranks < 1 || mkdtemp(folder.data()) == nullptr) return 2;
-  const std::string store = folder + "/store";
-  std::vector<pid_t> children;
-  for (int rank = 0; rank < ranks; ++rank) {
-    const pid_t child = fork();
-    if (child == 0) {
-      absl::Status status;
-      try {
-        status = leafpack::RunRank(store, rank, ranks);
-      } catch (const std::exception& e) {
-        status = absl::InternalError(e.what());
-      }
-      if (!status.ok()) std::fprintf(stderr, "rank %d: %s\n", rank, status.ToString().c_str());
-      _exit(status.ok() ? 0 : 1);
-    }
-    children.push_back(child);
-  }
-  bool ok = true;
-  for (const pid_t child : children) {
-    int status = 0;
-    ok = child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) &&
-         WEXITSTATUS(status) == 0 && ok;
-  }
-  unlink(store.c_str());
-  rmdir(folder.c_str());
-  return ok ? 0 : 1;
+  if (ranks < 1) return 2;
+  const absl::Status status = leafpack::RunForkedRanks(
+      ranks, [&](const std::string& store_path, int rank) {
+        return leafpack::RunRank(store_path, rank, ranks);
+      });
+  return status.ok() ? 0 : 1;
 }

@@ -3,13 +3,9 @@
 // A tree goes from rank 0 to rank 1 and back, by leafpack and by c10d over Gloo (a send and a recv per
 // leaf, as tensordict does it; and one flat tensor of the same bytes), in turns, on two processes. Prints
 // the median of one way, and the median of the ratios to one message per leaf.
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <functional>
 #include <string>
 #include <utility>
@@ -26,7 +22,6 @@
 #include "absl/flags/usage.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 #include "benchmarks/rounds.h"
 #include "benchmarks/workload.h"
 #include "distributed/p2p/transfer.h"
@@ -40,15 +35,6 @@ ABSL_FLAG(int, rounds, 21, "rounds; every mode runs once in each");
 
 namespace leafpack {
 namespace {
-
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 struct Mode {
   std::string name;
@@ -116,31 +102,6 @@ absl::Status RunRank(const Workload& workload, const std::string& store_path, in
   return group->Shutdown(absl::Seconds(30));
 }
 
-// Both ranks as processes; true if both succeeded.
-bool RunWorkload(const Workload& workload, int rounds) {
-  std::string folder = "/tmp/leafpack_transfer_XXXXXX";
-  if (mkdtemp(folder.data()) == nullptr) return false;
-  const std::string store = absl::StrCat(folder, "/store");
-  std::vector<pid_t> ranks;
-  for (int rank = 0; rank < 2; ++rank) {
-    const pid_t pid = fork();
-    if (pid == 0) {
-      const absl::Status status = RunRank(workload, store, rank, rounds);
-      if (!status.ok()) std::fprintf(stderr, "%s\n", status.ToString().c_str());
-      _exit(status.ok() ? 0 : 1);
-    }
-    if (pid > 0) ranks.push_back(pid);
-  }
-  bool good = ranks.size() == 2;
-  for (const pid_t pid : ranks) {
-    int how = 0;
-    good = waitpid(pid, &how, 0) == pid && how == 0 && good;
-  }
-  unlink(store.c_str());
-  rmdir(folder.c_str());
-  return good;
-}
-
 }  // namespace
 }  // namespace leafpack
 
@@ -153,7 +114,11 @@ int main(int argc, char** argv) {
       std::fprintf(stderr, "%s\n", workload.status().ToString().c_str());
       return 2;
     }
-    if (!leafpack::RunWorkload(*workload, absl::GetFlag(FLAGS_rounds))) return 1;
+    const absl::Status status =
+        leafpack::RunForkedRanks(2, [&](const std::string& store_path, int rank) {
+          return leafpack::RunRank(*workload, store_path, rank, absl::GetFlag(FLAGS_rounds));
+        });
+    if (!status.ok()) return 1;
   }
   return 0;
 }
