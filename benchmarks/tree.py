@@ -28,6 +28,7 @@ OPERATIONS = [
     ("flatten_keys", lambda t, o: t.flatten_keys("."), None, 5),
     ("select", lambda t, o: t.select(*o["keys"]), None, 5),
     ("keys, nested", lambda t, o: list(t.keys(True, True)), None, 5),
+    ("keys after a change", lambda t, o: list(_changed(t).keys(True, True)), None, 5),
     ("items, nested", lambda t, o: list(t.items(True, True)), None, 5),
     ("clone, same tensors", lambda t, o: t.clone(recurse=False), None, 5),
     ("index by position", lambda t, o: t[0], lambda x, y: [leaf[0] for leaf in x], 5),
@@ -44,6 +45,13 @@ OPERATIONS = [
 
 def _same(leaf):
     return leaf
+
+
+def _changed(tree):
+    """`tree`, which is as it was: but nothing that was known of its keys can be used."""
+    tree.set("changed", tree["node000", "leaf0"])
+    tree.del_("changed")
+    return tree
 
 
 def measure(functions, rounds):

@@ -7,6 +7,7 @@
 #include "bindings/python/bind_ops.h"
 #include "bindings/python/errors.h"
 #include "bindings/python/python_values.h"
+#include "bindings/python/tree_listing.h"
 #include "bindings/python/tree_values.h"
 #include "tensordict/ops/keys.h"
 #include "tensordict/tensor_dict.h"
@@ -15,21 +16,6 @@ namespace leafpack::python {
 namespace {
 
 Cast CastOf(bool cast) { return cast ? Cast::kAllow : Cast::kRefuse; }
-
-py::list Listed(const TensorDict& tree, bool nested, bool leaves_only, bool keys, bool values) {
-  // Collected first: making Python objects may run code that changes the tree.
-  const auto items = Items(tree, {.nested = nested, .leaves_only = leaves_only});
-  py::list result(items.size());
-  for (size_t i = 0; i < items.size(); ++i) {
-    const auto& [key, value] = items[i];
-    if (keys && values) {
-      result[i] = py::make_tuple(KeyToPython(key), ValueToPython(value));
-    } else {
-      result[i] = keys ? KeyToPython(key) : ValueToPython(value);
-    }
-  }
-  return result;
-}
 
 }  // namespace
 
@@ -47,13 +33,13 @@ void BindKeyOps(py::module_& ops) {
             RaiseIfError(RenameKey(tree, KeyFromPython(from), KeyFromPython(to), safe));
           });
   ops.def("keys", [](const TensorDict& tree, bool nested, bool leaves_only) {
-    return Listed(tree, nested, leaves_only, true, false);
+    return ListedKeys(tree, {.nested = nested, .leaves_only = leaves_only});
   });
   ops.def("values", [](const TensorDict& tree, bool nested, bool leaves_only) {
-    return Listed(tree, nested, leaves_only, false, true);
+    return ListedValues(tree, {.nested = nested, .leaves_only = leaves_only});
   });
   ops.def("items", [](const TensorDict& tree, bool nested, bool leaves_only) {
-    return Listed(tree, nested, leaves_only, true, true);
+    return ListedItems(tree, {.nested = nested, .leaves_only = leaves_only});
   });
   ops.def("update", [](TensorDict& tree, const TensorDict& source) {
     RaiseIfError(Update(tree, source));
@@ -67,7 +53,7 @@ void BindKeyOps(py::module_& ops) {
         Load(tree, state, {.strict = strict, .assign = assign, .cast = CastOf(cast)}));
   });
   ops.def("select", [](const TensorDict& tree, const py::tuple& keys, bool strict) {
-    return ValueOrRaise(Select(tree, KeysFromPython(keys), strict));
+    return Selected(tree, keys, strict);
   });
   ops.def("exclude", [](const TensorDict& tree, const py::tuple& keys) {
     return ValueOrRaise(Exclude(tree, KeysFromPython(keys)));

@@ -2,6 +2,9 @@
 
 #include <ATen/ops/_foreach_zero.h>
 
+#include <memory>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "tensordict/ops/walk.h"
@@ -10,6 +13,33 @@ namespace leafpack {
 
 using internal::MapTree;
 using internal::Node;
+using internal::TreeAccess;
+
+namespace {
+
+// The same leaves in nodes of their own.
+TensorDict NewNodes(const TensorDict& tree) {
+  auto root = std::make_shared<Node>();
+  std::vector<std::pair<const Node*, Node*>> pending = {{&TreeAccess::node(tree), root.get()}};
+  while (!pending.empty()) {
+    const auto [from, to] = pending.back();
+    pending.pop_back();
+    internal::CopyRules(*from, *to);
+    to->children = from->children;
+    to->num_dicts = from->num_dicts;
+    if (to->num_dicts == 0) continue;
+    for (auto& [key, value] : to->children) {
+      auto* dict = std::get_if<TensorDict>(&value);
+      if (dict == nullptr) continue;
+      auto node = std::make_shared<Node>();
+      pending.emplace_back(&TreeAccess::node(*dict), node.get());  // kept alive by `tree`
+      *dict = TreeAccess::Wrap(std::move(node));
+    }
+  }
+  return TreeAccess::Wrap(std::move(root));
+}
+
+}  // namespace
 
 absl::StatusOr<TensorDict> To(const TensorDict& tree, const ToOptions& options) {
   return MapTree(
@@ -25,8 +55,8 @@ absl::StatusOr<TensorDict> To(const TensorDict& tree, const ToOptions& options) 
 }
 
 absl::StatusOr<TensorDict> Clone(const TensorDict& tree, bool recurse) {
-  return MapTree("clone", tree,
-                 [&](const at::Tensor& leaf) { return recurse ? leaf.clone() : leaf; });
+  if (!recurse) return NewNodes(tree);
+  return MapTree("clone", tree, [](const at::Tensor& leaf) { return leaf.clone(); });
 }
 
 absl::StatusOr<TensorDict> Contiguous(const TensorDict& tree) {

@@ -6,10 +6,9 @@
 #include <optional>
 #include <string>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "tensordict/dtype.h"
+#include "tensordict/ops/items.h"
 #include "tensordict/ops/walk.h"
 
 namespace leafpack {
@@ -20,6 +19,7 @@ using internal::ErrorAt;
 using internal::Node;
 using internal::TreeAccess;
 using internal::Value;
+using internal::WalkItems;
 
 const Value* FindValue(const TensorDict& tree, const NestedKey& key) {
   const Node* node = &TreeAccess::node(tree);
@@ -32,12 +32,6 @@ const Value* FindValue(const TensorDict& tree, const NestedKey& key) {
     node = &TreeAccess::node(*dict);
   }
   return nullptr;
-}
-
-TensorDict NodeLike(const Node& like) {
-  auto node = std::make_shared<Node>();
-  internal::CopyRules(like, *node);
-  return TreeAccess::Wrap(std::move(node));
 }
 
 // Whether `value` can be copied into `leaf`, which stands at `key` in a node of this batch size.
@@ -82,46 +76,15 @@ absl::Status Copy(std::string_view op, const NestedKey& key, const at::Tensor& l
   return absl::OkStatus();
 }
 
+// Calls visit(path, value).
 template <typename Visit>
 void Walk(const TensorDict& tree, const KeysOptions& options, const Visit& visit) {
-  struct Step {
-    const Node* node;
-    Node::ChildMap::const_iterator next;
-  };
   NestedKey path;
-  std::vector<Step> stack = {{&TreeAccess::node(tree), TreeAccess::node(tree).children.begin()}};
-  while (!stack.empty()) {
-    Step& step = stack.back();
-    if (step.next == step.node->children.end()) {
-      stack.pop_back();
-      if (!path.empty()) path.pop_back();
-      continue;
-    }
-    const auto& [key, value] = *step.next;
-    ++step.next;
-    const auto* dict = std::get_if<TensorDict>(&value);
+  WalkItems(tree, options.nested, [&](size_t depth, const KeyComponent& key, const Value& value) {
+    while (path.size() > depth) path.pop_back();
     path.push_back(key);
-    if (dict == nullptr || !options.leaves_only) visit(path, value);
-    if (dict != nullptr && options.nested) {
-      const Node& node = TreeAccess::node(*dict);
-      stack.push_back({&node, node.children.begin()});
-    } else {
-      path.pop_back();
-    }
-  }
-}
-
-std::string Joined(const NestedKey& path, std::string_view separator) {
-  std::string name;
-  for (size_t i = 0; i < path.size(); ++i) {
-    if (i > 0) name += separator;
-    if (path[i].is_position()) {
-      absl::StrAppend(&name, path[i].position());
-    } else {
-      name += path[i].name();
-    }
-  }
-  return name;
+    if (!options.leaves_only || !std::holds_alternative<TensorDict>(value)) visit(path, value);
+  });
 }
 
 }  // namespace
@@ -204,6 +167,35 @@ std::vector<std::pair<NestedKey, TreeValue>> Items(const TensorDict& tree, KeysO
   Walk(tree, options,
        [&](const NestedKey& path, const Value& value) { items.emplace_back(path, value); });
   return items;
+}
+
+void VisitItems(const TensorDict& tree, bool nested,
+                absl::FunctionRef<void(size_t depth, const KeyComponent& key,
+                                       const TreeValue& value)> visit) {
+  WalkItems(tree, nested, visit);
+}
+
+StructureMark::StructureMark(const TensorDict& tree, bool nested) {
+  std::vector<const Node*> pending = {&TreeAccess::node(tree)};
+  while (!pending.empty()) {
+    const Node* node = pending.back();
+    pending.pop_back();
+    nodes_.emplace_back(node, node->version);
+    if (!nested || node->num_dicts == 0) continue;
+    for (const auto& [key, value] : node->children) {
+      if (const auto* dict = std::get_if<TensorDict>(&value)) {
+        pending.push_back(&TreeAccess::node(*dict));
+      }
+    }
+  }
+}
+
+bool StructureMark::Holds(const TensorDict& tree) const {
+  if (nodes_[0].first != &TreeAccess::node(tree)) return false;
+  for (const auto& [node, version] : nodes_) {
+    if (static_cast<const Node*>(node)->version != version) return false;
+  }
+  return true;
 }
 
 absl::Status Update(TensorDict& tree, const TensorDict& source) {
@@ -354,154 +346,6 @@ absl::Status Load(TensorDict& tree, const TensorDict& state, const LoadOptions& 
     }
   }
   return absl::OkStatus();
-}
-
-absl::StatusOr<TensorDict> Select(const TensorDict& tree, const std::vector<NestedKey>& keys,
-                                  bool strict) {
-  TensorDict result = NodeLike(TreeAccess::node(tree));
-  absl::flat_hash_set<const Node*> made = {&TreeAccess::node(result)};
-  for (const NestedKey& key : keys) {
-    if (key.empty()) return ErrorAt("select", NestedKey(), "the empty key names the whole tree");
-    const Value* value = FindValue(tree, key);
-    if (value == nullptr && strict) return tree.Get(key).status();
-    const Node* from = &TreeAccess::node(tree);
-    Node* to = &TreeAccess::node(result);
-    for (size_t i = 0; i < key.size(); ++i) {
-      const auto it = from->children.find(key[i]);
-      if (it == from->children.end()) break;
-      const auto* dict = std::get_if<TensorDict>(&it->second);
-      if (i + 1 == key.size()) {
-        to->num_dicts += dict != nullptr ? 1 : 0;
-        const auto [slot, inserted] = to->children.try_emplace(key[i], it->second);
-        if (!inserted) {
-          to->num_dicts -= std::holds_alternative<TensorDict>(slot->second) ? 1 : 0;
-          slot->second = it->second;
-        }
-        break;
-      }
-      if (dict == nullptr) break;
-      from = &TreeAccess::node(*dict);
-      const auto [slot, inserted] = to->children.try_emplace(key[i]);
-      if (inserted) {
-        TensorDict child = NodeLike(*from);
-        made.insert(&TreeAccess::node(child));
-        ++to->num_dicts;
-        slot->second = std::move(child);
-      }
-      to = &TreeAccess::node(std::get<TensorDict>(slot->second));
-      if (!made.contains(to)) break;  // the whole node was selected before
-    }
-  }
-  return result;
-}
-
-absl::StatusOr<TensorDict> Exclude(const TensorDict& tree, const std::vector<NestedKey>& keys) {
-  const auto copy = [](const Node& from) {
-    TensorDict node = NodeLike(from);
-    TreeAccess::node(node).children = from.children;
-    TreeAccess::node(node).num_dicts = from.num_dicts;
-    return node;
-  };
-  TensorDict result = copy(TreeAccess::node(tree));
-  absl::flat_hash_set<const Node*> made = {&TreeAccess::node(result)};
-  for (const NestedKey& key : keys) {
-    if (key.empty()) return ErrorAt("exclude", NestedKey(), "the empty key names the whole tree");
-    if (FindValue(result, key) == nullptr) continue;
-    Node* to = &TreeAccess::node(result);
-    for (size_t i = 0; i + 1 < key.size(); ++i) {
-      auto& child = std::get<TensorDict>(to->children.find(key[i])->second);
-      if (!made.contains(&TreeAccess::node(child))) {
-        child = copy(TreeAccess::node(child));
-        made.insert(&TreeAccess::node(child));
-      }
-      to = &TreeAccess::node(child);
-    }
-    const auto it = to->children.find(key.back());
-    to->num_dicts -= std::holds_alternative<TensorDict>(it->second) ? 1 : 0;
-    to->children.erase(it);
-  }
-  return result;
-}
-
-absl::StatusOr<TensorDict> FlattenKeys(const TensorDict& tree, std::string_view separator) {
-  TensorDict result = NodeLike(TreeAccess::node(tree));
-  Node& node = TreeAccess::node(result);
-  absl::Status status;
-  Walk(tree, {.nested = true, .leaves_only = true},
-       [&](const NestedKey& path, const Value& value) {
-         const auto [it, inserted] = node.children.try_emplace(Joined(path, separator), value);
-         if (!inserted && status.ok()) {
-           status = ErrorAt("flatten keys", path,
-                            absl::StrCat("another leaf becomes ", it->first.ToString(), ", too"));
-         }
-       });
-  if (!status.ok()) return status;
-  return result;
-}
-
-absl::StatusOr<TensorDict> UnflattenKeys(const TensorDict& tree, std::string_view separator) {
-  constexpr std::string_view kOp = "unflatten keys";
-  if (separator.empty()) return ErrorAt(kOp, NestedKey(), "the separator is empty");
-  TensorDict result = NodeLike(TreeAccess::node(tree));
-  absl::flat_hash_set<const Node*> made = {&TreeAccess::node(result)};
-  // Names that are not split come first, so that nodes that are there are joined, not replaced.
-  for (const bool split : {false, true}) {
-    for (const auto& [key, value] : TreeAccess::node(tree).children) {
-      const bool has_parts =
-          key.is_name() && std::string_view(key.name()).find(separator) != std::string_view::npos;
-      if (has_parts != split) continue;
-      NestedKey path;
-      if (split) {
-        for (std::string_view part : absl::StrSplit(key.name(), std::string(separator))) {
-          path.push_back(part);
-        }
-      } else {
-        path.push_back(key);
-      }
-      Node* to = &TreeAccess::node(result);
-      for (size_t i = 0; i + 1 < path.size(); ++i) {
-        const auto [it, inserted] = to->children.try_emplace(path[i]);
-        if (inserted) {
-          it->second = NodeLike(TreeAccess::node(tree));
-          ++to->num_dicts;
-          made.insert(&TreeAccess::node(std::get<TensorDict>(it->second)));
-        }
-        auto* dict = std::get_if<TensorDict>(&it->second);
-        if (dict == nullptr) {
-          return ErrorAt(kOp, NestedKey(key), "a leaf stands where its parts lead");
-        }
-        if (!made.contains(&TreeAccess::node(*dict))) {
-          const Node& shared = TreeAccess::node(*dict);
-          TensorDict own = NodeLike(shared);
-          TreeAccess::node(own).children = shared.children;
-          TreeAccess::node(own).num_dicts = shared.num_dicts;
-          made.insert(&TreeAccess::node(own));
-          *dict = std::move(own);
-        }
-        to = &TreeAccess::node(*dict);
-      }
-      if (path.size() > static_cast<size_t>(kMaxTreeDepth)) {
-        return ErrorAt(kOp, NestedKey(),
-                       absl::StrCat("a path would have more than ", kMaxTreeDepth, " components"));
-      }
-      const auto* leaf = std::get_if<at::Tensor>(&value);
-      if (leaf != nullptr && leaf->defined() &&
-          (leaf->sizes().size() < to->batch_size.size() ||
-           leaf->sizes().slice(0, to->batch_size.size()) != at::IntArrayRef(to->batch_size))) {
-        return ErrorAt(kOp, NestedKey(key),
-                       absl::StrCat("its shape ", internal::ToText(leaf->sizes()),
-                                    " does not begin with the batch size ",
-                                    internal::ToText(to->batch_size),
-                                    " of the node that is there"));
-      }
-      const auto [it, inserted] = to->children.try_emplace(path.back(), value);
-      if (!inserted) {
-        return ErrorAt(kOp, NestedKey(key), "something stands where its parts lead");
-      }
-      to->num_dicts += std::holds_alternative<TensorDict>(value) ? 1 : 0;
-    }
-  }
-  return result;
 }
 
 }  // namespace leafpack

@@ -7,14 +7,18 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "tensordict/nested_key.h"
 #include "tensordict/non_tensor.h"
 #include "tensordict/tensor_dict.h"
@@ -60,6 +64,28 @@ std::vector<TreeValue> Values(const TensorDict& tree, KeysOptions options = {});
 std::vector<std::pair<NestedKey, TreeValue>> Items(const TensorDict& tree,
                                                    KeysOptions options = {});
 
+// Calls `visit` with what stands in the tree, in canonical order: a node comes directly before what is
+// below it, which comes with `nested` only. `depth` is the number of nodes above, without the root. The
+// visitor must not change the structure; key and value stay where they are as long as nobody does.
+void VisitItems(const TensorDict& tree, bool nested,
+                absl::FunctionRef<void(size_t depth, const KeyComponent& key,
+                                       const TreeValue& value)> visit);
+
+// Tells whether the structure of a tree is still that which it had: the same keys, and at each the same
+// node or the same kind of leaf. Costs a few nanoseconds for each node. Threads: as reading the tree.
+class StructureMark {
+ public:
+  // With `nested` for the whole tree, else for its first level.
+  StructureMark(const TensorDict& tree, bool nested);
+
+  // True if `tree` is that very tree, and unchanged; then what VisitItems gave is where it was.
+  bool Holds(const TensorDict& tree) const;
+
+ private:
+  // Parents before children, which may be looked at only where the parent still holds them.
+  std::vector<std::pair<const void*, uint64_t>> nodes_;
+};
+
 // ---- Many keys.
 
 // Sets all of `source` in `tree`; where both have a node, goes on below. Tensors are shared. At an
@@ -89,6 +115,24 @@ absl::Status Load(TensorDict& tree, const TensorDict& state, const LoadOptions& 
 // `strict`, NotFound if one is missing. InvalidArgument for the empty key.
 absl::StatusOr<TensorDict> Select(const TensorDict& tree, const std::vector<NestedKey>& keys,
                                   bool strict = true);
+
+// Select key by key, for callers whose keys are no NestedKeys. Fastest where keys come in canonical
+// order. After an error the result is of no use.
+class Selector {
+ public:
+  Selector(const TensorDict& tree, bool strict);
+  ~Selector();
+  Selector(const Selector&) = delete;
+  Selector& operator=(const Selector&) = delete;
+
+  // Errors as of Select. The tree must not change between the calls.
+  absl::Status Add(absl::Span<const KeyComponent> key);
+  TensorDict Take() &&;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 // A tree of all but these leaves and nodes; keys that are not there do not matter. Nodes in which
 // nothing is missing are shared with `tree`.

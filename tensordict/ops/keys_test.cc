@@ -6,11 +6,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "tensordict/ops/cast.h"
 #include "tensordict/ops/ops_testutil.h"
 #include "tensordict/ops/print.h"
 
@@ -208,6 +212,66 @@ TEST(KeysTest, Select) {
   LEAFPACK_ASSIGN_OR_FAIL(const TensorDict lenient,
                           Select(tree, {{"a", "q"}, "zz", {"c", "x"}}, /*strict=*/false));
   EXPECT_THAT(PathsIn(lenient), ElementsAre("a"));
+}
+
+TEST(KeysTest, SelectKeyByKeyInAnyOrder) {
+  TensorDict tree;
+  for (const char* node : {"m", "n", "o"}) {
+    for (int i = 0; i < 12; ++i) {
+      ASSERT_TRUE(tree.Set({node, "deep", absl::StrCat("k", i)}, at::ones({1})).ok());
+    }
+  }
+  // Every order of these keys, neighbours of one node or not, gives the same tree.
+  std::vector<NestedKey> keys = {{"m", "deep", "k3"}, {"m", "deep", "k9"}, {"n", "deep"},
+                                 {"n", "deep", "k1"}, {"o", "deep", "k0"}};
+  do {
+    LEAFPACK_ASSIGN_OR_FAIL(const TensorDict part, Select(tree, keys));
+    EXPECT_THAT(PathsIn(part),
+                ElementsAre("m", "m.deep", "m.deep.k3", "m.deep.k9", "n", "n.deep", "n.deep.k0",
+                            "n.deep.k1", "n.deep.k10", "n.deep.k11", "n.deep.k2", "n.deep.k3",
+                            "n.deep.k4", "n.deep.k5", "n.deep.k6", "n.deep.k7", "n.deep.k8",
+                            "n.deep.k9", "o", "o.deep", "o.deep.k0"));
+    EXPECT_TRUE(part.GetDict({"n", "deep"})->IsSame(*tree.GetDict({"n", "deep"})));
+    EXPECT_EQ(part.GetDict("n")->num_leaves(), 12u);
+    EXPECT_EQ(part.num_leaves(), 15u);
+  } while (std::next_permutation(keys.begin(), keys.end()));
+  EXPECT_EQ(tree.num_leaves(), 36u);
+  ExpectError(Select(tree, {{"n", "deep"}, {"n", "deep", "none"}}), "n.deep.none", kNotFound);
+  ExpectError(Select(tree, {{"m", "deep", "k3", "below"}}), "m.deep.k3", kNotFound);
+}
+
+TEST(KeysTest, VisitItemsShowsWhereThingsAre) {
+  const TensorDict tree = Sample();
+  std::vector<std::string> seen;
+  const auto note = [&](size_t depth, const KeyComponent& key, const TreeValue& value) {
+    seen.push_back(absl::StrCat(depth, key.ToString(), value.index()));
+  };
+  VisitItems(tree, /*nested=*/true, note);
+  EXPECT_THAT(seen, ElementsAre("0a1", "1b0", "1e1", "0c0", "0e1", "0s2"));
+  seen.clear();
+  VisitItems(tree, /*nested=*/false, note);
+  EXPECT_THAT(seen, ElementsAre("0a1", "0c0", "0e1", "0s2"));
+}
+
+TEST(KeysTest, StructureMarkHoldsUntilTheStructureChanges) {
+  TensorDict tree = Sample();
+  TensorDict below = *tree.GetDict("a");
+  const StructureMark whole(tree, /*nested=*/true);
+  const StructureMark first(tree, /*nested=*/false);
+  EXPECT_TRUE(whole.Holds(tree));
+  EXPECT_FALSE(whole.Holds(Sample()));
+  EXPECT_FALSE(whole.Holds(*Clone(tree, /*recurse=*/false)));
+  ASSERT_TRUE(tree.Set("c", at::zeros({4, 3})).ok());  // a tensor in place of a tensor
+  EXPECT_TRUE(whole.Holds(tree));
+  ASSERT_TRUE(below.Set("new", at::zeros({4, 3})).ok());
+  EXPECT_FALSE(whole.Holds(tree));
+  EXPECT_TRUE(first.Holds(tree));
+  ASSERT_TRUE(tree.Set("a", TensorDict({4, 3})).ok());  // another node at the same key
+  EXPECT_FALSE(first.Holds(tree));
+  // The node that is gone is not looked at.
+  const StructureMark again(tree, /*nested=*/true);
+  ASSERT_TRUE(tree.Erase("a").ok());
+  EXPECT_FALSE(again.Holds(tree));
 }
 
 TEST(KeysTest, Exclude) {
