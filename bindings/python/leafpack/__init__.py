@@ -49,7 +49,7 @@ from leafpack._errors import (
 from leafpack._groups import Group, NonMember
 from leafpack._install import Installed, install, uninstall
 from leafpack._recorder import flight_dump, flight_on_error, flight_on_signal, flight_record
-from leafpack._tensorclass import is_tensorclass, tensorclass
+from leafpack._tensorclass import TensorClass, is_tensorclass, tensorclass
 from leafpack._tree.files import load_safetensors, save_safetensors
 from leafpack._tree.lazy import LazyStack, lazy_stack
 
@@ -69,6 +69,7 @@ __all__ = [
     "PeerLostError",
     "PeerRefusedError",
     "PremulSum",
+    "TensorClass",
     "TensorDict",
     "TreeWork",
     "UnsupportedError",

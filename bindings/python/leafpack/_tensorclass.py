@@ -27,7 +27,9 @@ def is_tensorclass(value) -> bool:
     return getattr(cls, "_leafpack_tensorclass", False)
 
 
-def tensorclass(cls=None, *, autocast=False, frozen=False, nocast=False, shadow=False):
+def tensorclass(
+    cls=None, *, autocast=False, frozen=False, nocast=False, shadow=False, tensor_only=False, kw_only=False
+):  # fmt: skip
     """Makes a class of declared fields into one whose instances are trees with a batch size.
 
         @leafpack.tensorclass
@@ -42,21 +44,30 @@ def tensorclass(cls=None, *, autocast=False, frozen=False, nocast=False, shadow=
     Every operation of leafpack.TensorDict is a method; results with no other fields are of the class. A field of
     None does not stand in the tree. Numbers and arrays become tensors in fields that are not declared as numbers,
     unless `nocast`. With `autocast` values are made what their field is declared as; with `frozen` fields cannot be
-    set. A field with the name of a method is an error unless `shadow`.
+    set. A field with the name of a method is an error unless `shadow`. With `tensor_only` fields are declared as tensors and
+    hold tensors and trees only, whatever can be made a tensor becomes one, and they are read without a look at their
+    declarations. With `kw_only` fields are given by name.
     """
 
     def make(cls):
-        return _make(cls, autocast, frozen, nocast, shadow)
+        return _make(cls, autocast, frozen, nocast, shadow, tensor_only, kw_only)
 
     return make if cls is None else make(cls)
 
 
-def _make(cls, autocast, frozen, nocast, shadow):
-    if is_tensorclass(cls):
+def _make(
+    cls, autocast=False, frozen=False, nocast=False, shadow=False, tensor_only=False, kw_only=False
+):
+    if "_leafpack_tensorclass" in cls.__dict__:
         raise TypeError(f"{cls.__name__} is a tensorclass already")
+    if nocast and (autocast or tensor_only):
+        raise TypeError("nocast excludes autocast and tensor_only")
     own_repr = cls.__dict__.get("__repr__")
-    cls = dataclasses.dataclass(init=False, repr=False, eq=False)(cls)
+    cls = dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=kw_only)(cls)
     fields = {field.name: field for field in dataclasses.fields(cls)}
+    for field in fields.values():
+        if isinstance(field.default, property):  # that of a tensorclass above with this field
+            field.default = dataclasses.MISSING
     for name in fields:
         if name in _OWN or (hasattr(TensorDict, name) and not shadow):
             raise AttributeError(
@@ -64,9 +75,17 @@ def _make(cls, autocast, frozen, nocast, shadow):
             )
     cls._leafpack_tensorclass = True
     cls._fields, cls._frozen, cls._autocast, cls._nocast = fields, frozen, autocast, nocast
+    cls._tensor_only = tensor_only
+    if tensor_only:
+        for name in fields:
+            hint = _hint(cls, name)
+            if hint is not None and not (isinstance(hint, type) and issubclass(hint, torch.Tensor)):
+                raise TypeError(
+                    f"{cls.__name__}.{name}: with tensor_only a field is declared as a tensor, not as {hint}"
+                )
     cls.__init__ = _init_of(cls, fields)
     for name in fields:
-        setattr(cls, name, property(*_accessors(name)))
+        setattr(cls, name, property(*_accessors(name, tensor_only)))
     for name, method in _METHODS.items():
         if name != "__repr__" or own_repr is None:
             setattr(cls, name, method)
@@ -146,6 +165,10 @@ def _store(self, name, value):
         return
     if cls._autocast:
         value = _cast(value, hint, tree)
+    if cls._tensor_only and isinstance(value, (*_NUMBERS, list, tuple)):
+        value = torch.as_tensor(value)
+    elif cls._tensor_only and isinstance(value, (str, bytes)):
+        raise TypeError(f"{cls.__name__}.{name}: a {type(value).__name__} is no tensor")
     if is_tensorclass(value):
         value = value._tensordict
     elif (
@@ -194,9 +217,16 @@ def _load(self, name):
     return value
 
 
-def _accessors(name):
-    def read(self):
-        return _load(self, name)
+def _accessors(name, tensor_only):
+    if tensor_only:
+
+        def read(self):
+            return self._tensordict.get(name)
+
+    else:
+
+        def read(self):
+            return _load(self, name)
 
     def write(self, value):
         if self._frozen:
@@ -480,3 +510,33 @@ _METHODS = {
     "fields": classmethod(_field_list),
     "__torch_function__": classmethod(_torch_function),
 }
+
+
+_FLAGS = ("autocast", "frozen", "nocast", "shadow", "tensor_only", "kw_only")
+
+
+class TensorClass:
+    """A base class that makes tensorclasses of those that inherit it.
+
+        class Batch(leafpack.TensorClass, autocast=True):      # or TensorClass["autocast"]
+            obs: torch.Tensor
+            note: str = ""
+
+    The options are those of leafpack.tensorclass; they hold for what inherits Batch too.
+    """
+
+    _flags = {}
+    __getattr__ = _getattr
+
+    def __init_subclass__(cls, *, _base=False, **flags):
+        super().__init_subclass__()
+        for name in flags:
+            if name not in _FLAGS:
+                raise TypeError(f"a TensorClass has the options {', '.join(_FLAGS)}, not {name!r}")
+        cls._flags = {**cls._flags, **flags}
+        if not _base:
+            _make(cls, **cls._flags)
+
+    def __class_getitem__(cls, flags):
+        flags = flags if isinstance(flags, tuple) else (flags,)
+        return type(cls.__name__, (cls,), {}, _base=True, **{str(name): True for name in flags})

@@ -104,6 +104,12 @@ def test_stubs_name_what_is_there():
     )
     public = {name for name in vars(leafpack.TensorDict) if not name.startswith("_")}
     assert public == {name for name in methods if not name.startswith("_")}
+    members = {
+        member.name if isinstance(member, ast.FunctionDef) else member.target.id
+        for member in defined["LazyStack"].body
+    }
+    public = {name for name in vars(leafpack.LazyStack) if not name.startswith("_")}
+    assert public == {name for name in members if not name.startswith("_")}
 
 
 def test_py_typed_ships():

@@ -196,6 +196,89 @@ def test_options():
     assert Shadow(sum=torch.ones(2), batch_size=[2]).sum.tolist() == [1, 1]
 
 
+def test_tensors_only():
+    @leafpack.tensorclass(tensor_only=True)
+    class Mine:
+        x: torch.Tensor
+        y: Optional[torch.Tensor] = None
+
+    @tensordict.tensorclass(tensor_only=True)
+    class Its:
+        x: torch.Tensor
+        y: Optional[torch.Tensor] = None
+
+    for cls in (Mine, Its):
+        one = cls(x=[1, 2], batch_size=[2])
+        assert one.x.tolist() == [1, 2] and one.y is None
+        one.y = torch.ones(2, 3)
+        assert one[0].y.shape == (3,) and type(one[0]) is cls
+        assert (one + 1).x.tolist() == [2, 3]
+    assert Mine(x=3).x.item() == 3
+    node = leafpack.TensorDict({"a": torch.ones(2)}, [2])
+    assert Mine(x=torch.ones(2), y=node, batch_size=[2]).y.is_same(node)
+    with pytest.raises(TypeError, match="y: a str is no tensor"):
+        Mine(x=torch.ones(2), y="text")
+    for decorator in (leafpack.tensorclass, tensordict.tensorclass):
+        with pytest.raises(TypeError, match="tensor_only"):
+
+            @decorator(tensor_only=True)
+            class Bad:
+                x: torch.Tensor
+                count: int = 3
+
+    with pytest.raises(TypeError, match="nocast"):
+        leafpack.tensorclass(nocast=True, tensor_only=True)(type("Two", (), {}))
+
+
+def test_base_class():
+    def declare(base):
+        class Plain(base):
+            x: torch.Tensor
+            note: str = "n"
+
+        class Flags(base["autocast"]):
+            x: torch.Tensor
+
+        class Below(Flags):
+            z: Optional[torch.Tensor] = None
+
+        class Options(base, frozen=True):
+            x: torch.Tensor
+
+        return Plain, Flags, Below, Options
+
+    for base in (leafpack.TensorClass, tensordict.TensorClass):
+        plain, flags, below, options = declare(base)
+        one = plain(x=torch.ones(2, 3), batch_size=[2])
+        assert isinstance(one, base) and one.note == "n" and isinstance(one[0], plain)
+        assert torch.stack([one, one]).x.shape == (2, 2, 3)
+        assert flags(x=[1.0, 2.0], batch_size=[2]).x.tolist() == [1, 2]
+        both = below(x=torch.tensor([1.0, 2.0]), z=torch.tensor([3.0, 4.0]), batch_size=[2])
+        assert both.z.tolist() == [3, 4] and isinstance(both, flags)
+        assert isinstance((both * 2), below) and (both * 2).x.tolist() == [2, 4]
+        with pytest.raises((RuntimeError, AttributeError)):
+            options(x=torch.ones(2)).x = torch.zeros(2)
+        with pytest.raises(TypeError):
+            base["no such option"]
+    again = declare(leafpack.TensorClass)[2]
+    assert again(x=[1.0], z=[3.0]).z.tolist() == [3]  # the options hold below, Optional or not
+
+    class Same(again):  # declares a field anew, without a default
+        x: torch.Tensor
+
+    assert Same(x=[5.0]).x.tolist() == [5]
+    with pytest.raises(TypeError, match="'x'"):
+        Same()
+
+    @leafpack.tensorclass(kw_only=True)
+    class Named:
+        x: torch.Tensor
+
+    with pytest.raises(TypeError):
+        Named(torch.ones(1))
+    assert Named(x=torch.ones(1)).x.item() == 1
+
+
 def test_defaults_and_post_init():
     @leafpack.tensorclass
     class WithList:

@@ -211,7 +211,10 @@ def masked_select(self, mask):
 
 def masked_fill_(self, mask, value):
     """Writes a number where `mask` is true."""
-    ops.fill_index(self, mask, value)
+    if mask.dim() > 0:
+        ops.fill_index(self, mask, value)
+    elif mask:
+        ops.fill_index(self, ..., value)
     return self
 
 

@@ -119,7 +119,7 @@ _BATCH_SIZE = property(
 
 def rename(self, *names, **rename_map):
     """A tree of new nodes and the same tensors with these names of dimensions, or with some of them changed."""
-    return rename_(ops.clone(self, False), *names, **rename_map)
+    return rename_(self.copy(), *names, **rename_map)
 
 
 def rename_(self, *names, **rename_map):
@@ -133,7 +133,7 @@ def rename_(self, *names, **rename_map):
         names = [rename_map.get(name, name) for name in self.names]
     elif len(names) == 1 and (names[0] is None or isinstance(names[0], (list, tuple))):
         names = [None] * len(self.batch_size) if names[0] is None else names[0]
-    ops.set_names(self, names)
+    self.names = names
     return self
 
 
@@ -150,7 +150,7 @@ def refine_names(self, *names):
     for old, new in zip(self.names, names):
         if old is not None and new != old:
             raise ValueError(f"the dimension {old!r} has a name already: it cannot become {new!r}")
-    ops.set_names(self, names)
+    self.names = names
     return self
 
 

@@ -106,9 +106,15 @@ def _method(name):
     return function
 
 
+METHODS_BY_FUNCTION = {
+    **{getattr(torch, name): name for name in _AS_METHODS},
+    **{getattr(torch, name + "_"): name + "_" for name in _IN_PLACE},
+    torch.clone: "clone",
+    torch.split: "split",
+    torch.flatten: "flatten",
+}
 _TORCH_FUNCTIONS = {
-    **{getattr(torch, name): _method(name) for name in _AS_METHODS},
-    **{getattr(torch, name + "_"): _method(name + "_") for name in _IN_PLACE},
+    **{function: _method(name) for function, name in METHODS_BY_FUNCTION.items()},
     torch.stack: shapes.stack,
     torch.cat: shapes.cat,
     torch.concat: shapes.cat,
