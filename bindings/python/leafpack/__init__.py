@@ -52,6 +52,7 @@ from leafpack._recorder import flight_dump, flight_on_error, flight_on_signal, f
 from leafpack._tensorclass import TensorClass, is_tensorclass, tensorclass
 from leafpack._tree.files import load_safetensors, save_safetensors
 from leafpack._tree.lazy import LazyStack, lazy_stack
+from leafpack._tree.processes import pad_sequence
 
 _tree.attach()
 _methods.attach()
@@ -94,6 +95,7 @@ __all__ = [
     "isend",
     "lazy_stack",
     "load_safetensors",
+    "pad_sequence",
     "premul_sum",
     "recv",
     "reduce",

@@ -951,6 +951,77 @@ class TensorDict:
     def int(self) -> TensorDict: ...
     def bool(self) -> TensorDict: ...
     def bytes(self, *, count_duplicates: _bool = True) -> _int: ...
+    def __enter__(self) -> TensorDict: ...
+    def __exit__(self, *of_exception: Any) -> None: ...
+    def cat_tensors(
+        self, *keys: Key, out_key: Key, dim: _int = 0, keep_entries: _bool = False
+    ) -> TensorDict: ...
+    def stack_tensors(
+        self, *keys: Key, out_key: Key, dim: _int = 0, keep_entries: _bool = False
+    ) -> TensorDict: ...
+    def record_stream(self, stream: Any) -> None: ...
+    def memmap_(
+        self, prefix: Any, *, existsok: _bool = True, progress: Any = None
+    ) -> TensorDict: ...
+    def memmap_like(
+        self, prefix: Any, *, existsok: _bool = True, progress: Any = None
+    ) -> TensorDict: ...
+    def load_memmap_(self, prefix: Any) -> TensorDict: ...
+    def load_(self, prefix: Any) -> TensorDict: ...
+    def dumps(
+        self, prefix: Any, *, existsok: _bool = True, progress: Any = None
+    ) -> TensorDict: ...
+    @classmethod
+    def from_modules(
+        cls,
+        *modules: torch.nn.Module,
+        as_module: _bool = False,
+        lock: _bool = True,
+        use_state_dict: _bool = False,
+        lazy_stack: _bool = False,
+    ) -> Any: ...
+    @classmethod
+    def from_list(
+        cls,
+        input: Iterable[Any],
+        *,
+        auto_batch_size: _bool | None = None,
+        batch_size: Any = None,
+        device: Any = None,
+        batch_dims: _int | None = None,
+        names: Any = None,
+        lazy: _bool | None = None,
+    ) -> Any: ...
+    def map(
+        self,
+        fn: Callable[..., Any],
+        dim: _int = 0,
+        num_workers: _int | None = None,
+        *,
+        out: TensorDict | None = None,
+        chunksize: _int | None = None,
+        num_chunks: _int | None = None,
+        pool: Any = None,
+        generator: torch.Generator | None = None,
+        max_tasks_per_child: _int | None = None,
+        worker_threads: _int = 1,
+        mp_start_method: str | None = None,
+    ) -> Any: ...
+    def map_iter(
+        self,
+        fn: Callable[..., Any],
+        dim: _int = 0,
+        num_workers: _int | None = None,
+        *,
+        shuffle: _bool = False,
+        chunksize: _int | None = None,
+        num_chunks: _int | None = None,
+        pool: Any = None,
+        generator: torch.Generator | None = None,
+        max_tasks_per_child: _int | None = None,
+        worker_threads: _int = 1,
+        mp_start_method: str | None = None,
+    ) -> Any: ...
 
 class LazyStack:
     tensordicts: list[Any]
@@ -1404,6 +1475,14 @@ class LazyStack:
 def lazy_stack(
     input: Iterable[TensorDict | LazyStack], dim: int = 0, *, out: LazyStack | None = None
 ) -> LazyStack: ...
+def pad_sequence(
+    list_of_tensordicts: Iterable[TensorDict],
+    pad_dim: int = 0,
+    padding_value: Any = 0.0,
+    out: TensorDict | None = None,
+    return_mask: Any = False,
+    padding_side: str = "right",
+) -> TensorDict: ...
 def is_tensorclass(value: Any) -> bool: ...
 @overload
 def tensorclass(cls: type[_C], /) -> type[_C]: ...

@@ -44,9 +44,9 @@ def tensorclass(
     Every operation of leafpack.TensorDict is a method; results with no other fields are of the class. A field of
     None does not stand in the tree. Numbers and arrays become tensors in fields that are not declared as numbers,
     unless `nocast`. With `autocast` values are made what their field is declared as; with `frozen` fields cannot be
-    set. A field with the name of a method is an error unless `shadow`. With `tensor_only` fields are declared as tensors and
-    hold tensors and trees only, whatever can be made a tensor becomes one, and they are read without a look at their
-    declarations. With `kw_only` fields are given by name.
+    set. A field with the name of a method is an error unless `shadow`. With `tensor_only` fields are declared as tensors
+    and hold tensors and trees only, whatever can be made a tensor becomes one, and they are read without a look at
+    their declarations. With `kw_only` fields are given by name.
     """
 
     def make(cls):

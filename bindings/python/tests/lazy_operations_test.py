@@ -225,7 +225,8 @@ def test_trees_that_differ_are_an_error_where_all_are_needed():
 def test_views_are_views():
     ours, _ = both("alike", 1)
     storage = {tree["x"].untyped_storage().data_ptr() for tree in ours.tensordicts}
-    for view in (ours.view(-1), ours.expand(2, 4, 3), ours.unflatten(0, (2, 2)), ours[mask(ours)], ours.narrow(1, 0, 2)):
+    views = (ours.view(-1), ours.expand(2, 4, 3), ours.unflatten(0, (2, 2)), ours[mask(ours)], ours.narrow(1, 0, 2))
+    for view in views:
         assert {e["x"].untyped_storage().data_ptr() for e in elements(view)} <= storage
     ours.view(-1).zero_()
     assert not ours.contiguous()["x"].any()

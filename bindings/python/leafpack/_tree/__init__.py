@@ -12,12 +12,14 @@ from leafpack._tree import (
     arithmetic,
     compare,
     construct,
+    contexts,
     entries,
     files,
     interop,
     keys,
     lazy,
     leaves,
+    processes,
     rearrange,
     reductions,
     shapes,
@@ -27,7 +29,7 @@ from leafpack._tree.common import TensorDict
 
 _THEMES = (
     keys, entries, leaves, shapes, rearrange, compare, arithmetic, reductions, files, interop, construct,
-    lazy, torch_functions,
+    contexts, processes, lazy, torch_functions,
 )  # fmt: skip
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections.abc import Mapping
 
 import torch
 
 from leafpack._tree.common import TensorDict, ops
+from leafpack._tree.contexts import remember
 
 
 def finished(tree, device=None, names=None, lock=False):
@@ -243,7 +245,10 @@ def from_module(cls, module, as_module=False, lock=False, use_state_dict=False, 
 
 
 def to_module(self, module, *, inplace=False, use_state_dict=False, return_swap=True):
-    """Puts the tensors in place of those of a module, or copies them into these; returns those that were there."""
+    """Puts the tensors in place of those of a module, or copies them into these; returns those that were there.
+
+    `with tree.to_module(module):` puts them back at its end.
+    """
     before = from_module(TensorDict, module)
     targets = []
     for path, leaf in ops.items(self, True, True):
@@ -266,10 +271,72 @@ def to_module(self, module, *, inplace=False, use_state_dict=False, return_swap=
         with torch.no_grad():
             for _, table, name, leaf in targets:
                 table[name].copy_(leaf)
+        if return_swap:
+            remember(swap, _putting_back(module, True))
         return swap
     for _, table, name, leaf in targets:
         table[name] = leaf
-    return before if return_swap else None
+    if not return_swap:
+        return None
+    remember(before, _putting_back(module, False))
+    return before
+
+
+def _putting_back(module, inplace):
+    module = weakref.ref(module)
+
+    def undo(tree):
+        if module() is not None:
+            to_module(tree, module(), inplace=inplace, return_swap=False)
+
+    return undo
+
+
+def from_modules(
+    cls, *modules, as_module=False, lock=True, use_state_dict=False, lazy_stack=False
+):
+    """The parameters and buffers of modules of one structure, stacked: copies that are leaves of autograd where all are
+    parameters that want gradients. With `lazy_stack` a LazyStack of trees that are not copied.
+    """
+    if as_module:
+        raise TypeError("from_modules: a tree is no module")
+    trees = [from_module(cls, module, use_state_dict=use_state_dict) for module in modules]
+    if not trees:
+        raise ValueError("from_modules: no module is given")
+    if lazy_stack:
+        result = cls.lazy_stack(trees)
+        return result.lock_() if lock else result
+    result = ops.stack([ops.detach(tree) for tree in trees], 0)
+    for path, leaf in ops.items(result, True, True):
+        if isinstance(leaf, torch.Tensor) and all(tree._get(path).requires_grad for tree in trees):
+            leaf.requires_grad_()
+    return finished(result, lock=lock)
+
+
+def from_list(
+    cls, input, *, auto_batch_size=None, batch_size=None, device=None, batch_dims=None, names=None, lazy=None
+):  # fmt: skip
+    """Dicts or trees one after the other, which become a new first batch dimension.
+
+    Where they differ in keys or shapes, a LazyStack (with `lazy` False an error, with True always one).
+    """
+    trees = [item if isinstance(item, TensorDict) else from_any(cls, item) for item in input]
+    if not trees:
+        raise ValueError("from_list: the list is empty")
+    if lazy:
+        result = cls.lazy_stack(trees)
+    else:
+        result = ops.stack(trees, 0) if lazy is False else cls.maybe_dense_stack(trees)
+    if not isinstance(result, TensorDict):
+        if auto_batch_size or batch_size is not None or batch_dims is not None or device is not None:
+            raise ValueError("from_list: a lazy stack has the batch size and device of its trees")
+    else:
+        if batch_size is not None:
+            ops.set_batch_size(result, tuple(batch_size))
+        result = finished(_with_batch(result, auto_batch_size, batch_dims, batch_size), device)
+    if names is not None:
+        result.names = names
+    return result
 
 
 def tolist(self, *, convert_tensors=False):
@@ -301,8 +368,10 @@ METHODS = {
 }  # fmt: skip
 METHODS |= {
     function.__name__: classmethod(function)
-    for function in (from_dict, from_any, from_pytree, from_struct_array, fromkeys, from_module)
-}
+    for function in (
+        from_dict, from_any, from_pytree, from_struct_array, fromkeys, from_module, from_modules, from_list,
+    )
+}  # fmt: skip
 METHODS |= {
     name: METHODS["from_any"] for name in ("from_namedtuple", "from_dataclass", "from_tuple")
 }

@@ -147,6 +147,31 @@ def split_keys(self, *key_sets, inplace=False, default=NO_VALUE, strict=True):
     return *parts, filter_empty_(rest)
 
 
+def cat_tensors(self, *keys, out_key, dim=0, keep_entries=False):
+    """Puts the tensors at `keys`, one behind the other along `dim`, at `out_key` in their place."""
+    return _combined(self, keys, out_key, torch.cat, dim, keep_entries)
+
+
+def stack_tensors(self, *keys, out_key, dim=0, keep_entries=False):
+    """Puts the tensors at `keys`, along a new dimension, at `out_key` in their place."""
+    return _combined(self, keys, out_key, torch.stack, dim, keep_entries)
+
+
+def _combined(tree, keys, out_key, combine, dim, keep_entries):
+    result = combine([tree._get(key) for key in keys], dim)
+    tree._set(out_key, result)  # refuses, before anything is gone, what does not have the batch size
+    if not keep_entries:
+        for key in frozenset(keys) - {out_key}:
+            tree.erase(key)
+    return tree
+
+
+def record_stream(self, stream):
+    """Tensor.record_stream of every tensor."""
+    for leaf in tensors_of(self):
+        leaf.record_stream(stream)
+
+
 def update_at_(self, input_dict_or_td, idx, clone=False, *, keys_to_update=None, cast=False):
     """Copies a tree into these positions of the tensors."""
     source = as_tree(input_dict_or_td, TensorDict(batch_size=ops.index(self, idx).batch_size))
@@ -178,7 +203,7 @@ METHODS = {
     for function in (
         clear, popitem, fill_, get_at, get_item_shape, entry_class, set_non_tensor, is_non_tensor, get_non_tensor,
         non_tensor_items, filter_non_tensor_data, filter_empty_, create_nested, replace, rename_keys, separates,
-        split_keys, update_at_, copy_at_,
+        split_keys, update_at_, copy_at_, cat_tensors, stack_tensors, record_stream,
     )
 }  # fmt: skip
 METHODS |= {"sorted_keys": property(sorted_keys), "depth": property(depth)}

@@ -70,6 +70,25 @@ def memmap(self, prefix, *, existsok=True, progress=None):
     return _locked(ops.load_memmap(os.fspath(prefix), True))
 
 
+def memmap_(self, prefix, *, existsok=True, progress=None):
+    """memmap, after which the tensors of this tree are those in the files; locks it."""
+    if self.is_locked:
+        raise RuntimeError("the tree is locked: its tensors cannot be replaced")
+    ops.update(self, memmap(self, prefix, existsok=existsok, progress=progress))
+    return _locked(self)
+
+
+def memmap_like(self, prefix, *, existsok=True, progress=None):
+    """memmap of a tree of zeros of these dtypes and shapes."""
+    return memmap(torch.zeros_like(self), prefix, existsok=existsok, progress=progress)
+
+
+def load_memmap_(self, prefix):
+    """Copies the tensors in a folder that memmap wrote into those of this tree."""
+    ops.update_in_place(self, ops.load_memmap(_present(prefix), False), False)
+    return self
+
+
 def load_memmap(prefix, *, mode="r+"):
     """The tree in a folder that memmap wrote, here or in tensordict. Mode "r" reads; "r+" writes through."""
     if mode not in ("r", "r+"):
@@ -110,10 +129,14 @@ def load_safetensors(path, *, separator=".", memory_map=True, progress=None):
 
 METHODS = {
     function.__name__: function
-    for function in (state_dict, load_state_dict, consolidate, is_consolidated, memmap)
-}
+    for function in (
+        state_dict, load_state_dict, consolidate, is_consolidated, memmap, memmap_, memmap_like, load_memmap_,
+    )
+}  # fmt: skip
 METHODS |= {
     "save": memmap,
+    "dumps": memmap,
+    "load_": load_memmap_,
     "load_memmap": staticmethod(load_memmap),
     "load": staticmethod(load_memmap),
 }

@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 
 from leafpack._tree.common import NO_VALUE, TensorDict, ops, tensors_of
+from leafpack._tree.contexts import remember
 from leafpack._tree.interop import as_tree
+
 
 def apply(
     self, fn, *others, batch_size=None, device=NO_VALUE, names=NO_VALUE, inplace=False, default=NO_VALUE,
@@ -186,14 +188,21 @@ def grad(self):
 
 
 def lock_(self):
-    """Forbids changes of structure, here and below. Values may be written."""
+    """Forbids changes of structure, here and below, in a `with` until its end. Values may be written."""
+    remember(self, _nothing if self.is_locked else ops.unlock)
     ops.lock(self)
     return self
 
 
+def _nothing(tree):
+    pass
+
+
 def unlock_(self):
-    """Allows them again. RuntimeError if a tree above is locked."""
+    """Allows them again, in a `with` until its end. RuntimeError if a tree above is locked."""
+    was_locked = self.is_locked
     ops.unlock(self)
+    remember(self, ops.lock if was_locked else _nothing)
     return self
 
 

@@ -12,8 +12,8 @@ class LazyStack:
     """Trees of one batch size along a new batch dimension. Who changes one of them changes the stack.
 
     What is common to all trees is stacked, a copy, when it is asked for; `tensordicts` are the trees themselves, which
-    may be stacks again. Methods that leafpack.TensorDict has go tree by tree where they can, and give a stack; those that
-    go over the elements of all trees (sum, gather, flip, state_dict, numpy, ...) are those of the dense tree.
+    may be stacks again. Methods that leafpack.TensorDict has go tree by tree where they can, and give a stack; those
+    that go over the elements of all trees (sum, gather, flip, state_dict, numpy, ...) are those of the dense tree.
     """
 
     __slots__ = ("tensordicts", "stack_dim", "stack_dim_name")
