@@ -7,6 +7,10 @@ _BIN = "usr/lib/llvm-19/bin/"
 # What is kept of the programs.
 _PROGRAMS = ["clang", "lld", "llvm-ar", "llvm-dwp", "llvm-nm", "llvm-objcopy", "llvm-objdump"]
 _LINKS = {"clang++": "clang", "ld.lld": "lld", "llvm-strip": "llvm-objcopy"}
+_RUNTIMES = "usr/lib/llvm-19/lib/clang/19/lib/linux"
+
+# Of the run-times, those of libFuzzer and the address sanitizer.
+_KEPT_RUNTIMES = ["libclang_rt.%s-x86_64.a" % name for name in ["asan", "asan_cxx", "asan_static", "fuzzer"]]
 _LIBRARIES = "usr/lib/x86_64-linux-gnu"
 _LOADER = "lib/x86_64-linux-gnu/ld-linux-x86-64.so.2"
 
@@ -51,6 +55,9 @@ def _llvm_impl(ctx):
     keep = _PROGRAMS + _LINKS.keys()
     for entry in ctx.path(_BIN[:-1]).readdir():
         if entry.basename not in keep:
+            ctx.delete(entry)
+    for entry in ctx.path(_RUNTIMES).readdir():
+        if entry.basename.removesuffix(".syms") not in _KEPT_RUNTIMES:
             ctx.delete(entry)
     for name, target in _LINKS.items():
         if not ctx.path(_BIN + name).exists:

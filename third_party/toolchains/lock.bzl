@@ -8,6 +8,7 @@ LOCK = {
         "clang-19 1:19.1.7-3~deb12u1 pool/main/l/llvm-toolchain-19/clang-19_19.1.7-3~deb12u1_amd64.deb 89ab931a9bbfd567a76df3141af5d5ec67b01d800150e614f2c9bf4671da9b08",
         "libclang-common-19-dev 1:19.1.7-3~deb12u1 pool/main/l/llvm-toolchain-19/libclang-common-19-dev_19.1.7-3~deb12u1_amd64.deb 811c2d398ad772204ec05ffde485cbbc4c210abc5dcf0068ff9ca3e647591ce7",
         "libclang-cpp19 1:19.1.7-3~deb12u1 pool/main/l/llvm-toolchain-19/libclang-cpp19_19.1.7-3~deb12u1_amd64.deb 5daa784e1d747db320c16604729ffa805e6bfd72d3ac0b7cb0ee5f1a7ebc8aae",
+        "libclang-rt-19-dev 1:19.1.7-3~deb12u1 pool/main/l/llvm-toolchain-19/libclang-rt-19-dev_19.1.7-3~deb12u1_amd64.deb 872464dcd1aa3538e417e177f74a4c549b19313acaa1fe9465d32b936e9ef8eb",
         "libedit2 3.1-20221030-2 pool/main/libe/libedit/libedit2_3.1-20221030-2_amd64.deb 1cf14abf2716d3279db12d0657a5737cf70074a1e71d3bdf73206625e3c89ce6",
         "libbsd0 0.11.7-2 pool/main/libb/libbsd/libbsd0_0.11.7-2_amd64.deb bb31cc8b40f962a85b2cec970f7f79cc704a1ae4bad24257a822055404b2c60b",
         "libc6 2.36-9+deb12u14 pool/main/g/glibc/libc6_2.36-9+deb12u14_amd64.deb ba4f88f73dbc3ae9055f3c20f4523bfdbaf1ad13ff95e258924f77d20b4fbedf",

@@ -34,6 +34,7 @@ TREES = {
             "clang-19",
             "libclang-common-19-dev",
             "libclang-cpp19",
+            "libclang-rt-19-dev",
             "libedit2",
             "libbsd0",
             "libc6",

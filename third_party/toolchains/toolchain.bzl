@@ -91,7 +91,7 @@ def clang_toolchain(cpu, sysroot):
     )
     native.filegroup(
         name = "linker_" + cpu,
-        srcs = [":tools", "@%s//:libraries" % sysroot],
+        srcs = [":runtimes", ":tools", "@%s//:libraries" % sysroot],
     )
     native.filegroup(
         name = "all_" + cpu,
