@@ -5,6 +5,8 @@ repository's .bazelrc needs `build --cxxopt=-std=c++20 --host_cxxopt=-std=c++20`
 
 A repository that the caller has declared before under the same name is left alone, and a
 repository that no built target needs is never fetched.
+
+In MODULE mode //third_party:extensions.bzl declares the same.
 """
 
 load("//third_party/abseil:workspace.bzl", abseil = "repository")
@@ -18,9 +20,12 @@ load("//third_party/rust:workspace.bzl", "local_rust")
 load("//third_party/toolchains:workspace.bzl", toolchains = "repositories")
 load("//third_party/xxhash:workspace.bzl", xxhash = "repository")
 
-def leafpack_repositories():
-    """Declares the external repositories that are not declared yet."""
-    declared = native.existing_rules()
+def declare_pins(declared):
+    """Declares what leafpack pins, in either mode.
+
+    Args:
+      declared: names that are left alone.
+    """
     for name, declare in [
         ("com_google_absl", abseil),
         ("com_google_googletest", googletest),
@@ -36,5 +41,10 @@ def leafpack_repositories():
     ]:
         if name not in declared:
             declare(name)
+
+def leafpack_repositories():
+    """Declares the external repositories that are not declared yet."""
+    declared = native.existing_rules()
+    declare_pins(declared)
     bazel_rules(declared)
     toolchains(declared)
