@@ -6,6 +6,7 @@ import hashlib
 import io
 import os
 import pathlib
+import platform
 import re
 import subprocess
 import sys
@@ -145,6 +146,38 @@ def test_twine_check():
     )
     assert result.returncode == 0, result.stdout + result.stderr
     assert "PASSED" in result.stdout
+
+
+def test_auditwheel_finds_no_library_but_those_of_torch():
+    result = subprocess.run(
+        [sys.executable, "-m", "auditwheel", "-v", "show", WHEEL],
+        env=clean_environment(PYTHONPATH=str(TWINE)),
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    said = " ".join(result.stdout.split())
+    assert f'consistent with the following platform tag: "linux_{platform.machine()}"' in said, said
+    # One list of libraries for each older platform, and all must come with torch.
+    lists = re.findall(r"dependencies will need to be eliminated: ((?:lib[^ ]+ ?)+)", said)
+    libraries = {name.strip(",") for names in lists for name in names.split()}
+    assert "libtorch_cpu.so" in libraries, said
+    shipped = {path.name for path in (RUNFILES / "libtorch" / "site" / "torch" / "lib").iterdir()}
+    assert libraries <= shipped, libraries - shipped
+
+
+def test_with_another_torch_the_import_names_both_versions(environment, tmp_path):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text('__version__ = "2.14.1+cpu"\n')
+    result = subprocess.run(
+        [environment, "-c", "import leafpack"],
+        env=clean_environment(PYTHONPATH=str(tmp_path)),
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 1
+    (error,) = [line for line in result.stderr.splitlines() if line.startswith("ImportError: ")]
+    assert "built with torch 2.13" in error and "torch 2.14.1+cpu is installed" in error, error
 
 
 def test_the_program_is_installed(environment):
