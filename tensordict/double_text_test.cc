@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <bit>
 #include <charconv>
 #include <cmath>
 #include <cstdint>
@@ -11,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/casts.h"
 #include "absl/strings/charconv.h"
 
 namespace leafpack {
@@ -53,7 +53,7 @@ std::vector<double> Samples() {
   }
   std::mt19937_64 random(20240722);
   for (int i = 0; i < 5000; ++i) {
-    samples.push_back(std::bit_cast<double>(random()));
+    samples.push_back(absl::bit_cast<double>(random()));
     samples.push_back(static_cast<double>(random() % 1000000) / 1000);
     samples.push_back(static_cast<double>(random()));
   }
@@ -63,7 +63,7 @@ std::vector<double> Samples() {
 
 TEST(DoubleTextTest, GivesTheSameDouble) {
   for (const double value : Samples()) {
-    ASSERT_EQ(std::bit_cast<uint64_t>(Read(ShortestText(value))), std::bit_cast<uint64_t>(value))
+    ASSERT_EQ(absl::bit_cast<uint64_t>(Read(ShortestText(value))), absl::bit_cast<uint64_t>(value))
         << ShortestText(value);
   }
 }

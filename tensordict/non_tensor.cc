@@ -1,11 +1,11 @@
 #include "tensordict/non_tensor.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <utility>
 
+#include "absl/base/casts.h"
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -40,7 +40,7 @@ NonTensor::NonTensor(Kind kind, int64_t number) {
 }
 
 NonTensor::NonTensor(Kind kind, double number)
-    : NonTensor(kind, std::bit_cast<int64_t>(
+    : NonTensor(kind, absl::bit_cast<int64_t>(
                           std::isnan(number) ? std::numeric_limits<double>::quiet_NaN() : number)) {
 }
 
@@ -86,7 +86,7 @@ std::optional<int64_t> NonTensor::AsInt() const {
 
 std::optional<double> NonTensor::AsFloat() const {
   if (kind() != Kind::kFloat) return std::nullopt;
-  return std::bit_cast<double>(rep_->number);
+  return absl::bit_cast<double>(rep_->number);
 }
 
 std::optional<bool> NonTensor::AsBool() const {

@@ -2,7 +2,6 @@
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -13,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/casts.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -203,7 +203,7 @@ void PutValue(ByteWriter& out, const NonTensor& value) {
       out.I64(*value.AsInt());
       break;
     case NonTensor::Kind::kFloat:
-      out.U64(std::bit_cast<uint64_t>(*value.AsFloat()));
+      out.U64(absl::bit_cast<uint64_t>(*value.AsFloat()));
       break;
     case NonTensor::Kind::kBool:
       out.U8(*value.AsBool() ? 1 : 0);
@@ -273,8 +273,8 @@ bool GetValue(ByteReader& in, int depth, int64_t& items, NonTensor& value) {
       return in.ok();
     case NonTensor::Kind::kFloat: {
       const uint64_t bits = in.U64();
-      value = NonTensor(std::bit_cast<double>(bits));
-      return in.ok() && std::bit_cast<uint64_t>(*value.AsFloat()) == bits;  // there is one NaN
+      value = NonTensor(absl::bit_cast<double>(bits));
+      return in.ok() && absl::bit_cast<uint64_t>(*value.AsFloat()) == bits;  // there is one NaN
     }
     case NonTensor::Kind::kBool: {
       const uint8_t flag = in.U8();
