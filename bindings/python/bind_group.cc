@@ -14,6 +14,8 @@
 
 #include "bindings/python/bind.h"
 #include "bindings/python/bind_group.h"
+#include "bindings/python/call_arguments.h"
+#include "bindings/python/collective_call.h"
 #include "bindings/python/errors.h"
 #include "bindings/python/signals.h"
 #include "distributed/core/group.h"
@@ -43,13 +45,16 @@ SubGroupOptions SubGroupFromPython(const Group& parent, const py::object& backen
   return options;
 }
 
-// Runs `make`, which may wait for other ranks, without the GIL.
+// Runs `make`, which may wait for other ranks, without the GIL. What waits long takes the check that it is
+// given.
 template <typename F>
 std::shared_ptr<GroupObject> MakeGroup(F&& make) {
+  SignalCheck signals;
   absl::StatusOr<Group> group = [&] {
     py::gil_scoped_release release;
-    return make();
+    return make(signals.check());
   }();
+  signals.RaiseIfInterrupted();
   return std::make_shared<GroupObject>(ValueOrRaise(std::move(group)));
 }
 
@@ -111,7 +116,9 @@ void BindGroup(py::module_& module) {
       "group_from_environment",
       [](const std::string& backend, const py::object& timeout, const std::string& interface) {
         const GroupOptions options = OptionsFromPython(backend, timeout, interface);
-        return MakeGroup([&] { return GroupFromEnvironment(options); });
+        return MakeGroup([&](const InterruptCheck& interrupt) {
+          return GroupFromEnvironment(options, interrupt);
+        });
       },
       py::kw_only(), py::arg("backend") = "gloo", py::arg("timeout") = py::none(),
       py::arg("interface") = "",
@@ -122,7 +129,9 @@ void BindGroup(py::module_& module) {
          const py::object& timeout, const std::string& interface) {
         const std::string file = py::module_::import("os").attr("fspath")(path).cast<std::string>();
         const GroupOptions options = OptionsFromPython(backend, timeout, interface);
-        return MakeGroup([&] { return GroupFromFile(file, rank, size, options); });
+        return MakeGroup([&](const InterruptCheck&) {
+          return GroupFromFile(file, rank, size, options);
+        });
       },
       py::arg("path"), py::arg("rank"), py::arg("size"), py::kw_only(), py::arg("backend") = "gloo",
       py::arg("timeout") = py::none(), py::arg("interface") = "",
@@ -132,9 +141,11 @@ void BindGroup(py::module_& module) {
       [](const std::string& url, const py::object& rank, const py::object& size,
          const std::string& backend, const py::object& timeout, const std::string& interface) {
         const GroupOptions options = OptionsFromPython(backend, timeout, interface);
-        const int own_rank = rank.is_none() ? -1 : rank.cast<int>();
-        const int own_size = size.is_none() ? -1 : size.cast<int>();
-        return MakeGroup([&] { return GroupFromUrl(url, own_rank, own_size, options); });
+        const int own_rank = rank.is_none() ? -1 : Int32FromPython(rank, "rank");
+        const int own_size = size.is_none() ? -1 : Int32FromPython(size, "size");
+        return MakeGroup([&](const InterruptCheck& interrupt) {
+          return GroupFromUrl(url, own_rank, own_size, options, interrupt);
+        });
       },
       py::arg("url") = "env://", py::arg("rank") = py::none(), py::arg("size") = py::none(),
       py::kw_only(), py::arg("backend") = "gloo", py::arg("timeout") = py::none(),
@@ -160,20 +171,27 @@ void BindGroup(py::module_& module) {
         options.name = name;
         std::vector<GlobalRank> members;
         for (py::handle rank : ranks) members.emplace_back(rank.cast<int>());
-        return MakeGroup([&] { return NewGroup(parent.get(), members, options); });
+        return MakeGroup(
+            [&](const InterruptCheck&) { return NewGroup(parent.get(), members, options); });
       });
   module.def(
       "split_group",
-      [](const GroupObject& parent, const py::object& color, int key, const py::object& backend,
-         const py::object& timeout, const py::object& interface) -> py::object {
-        SubGroupOptions options = SubGroupFromPython(parent.get(), backend, timeout, interface);
-        const std::optional<int> own_color =
-            color.is_none() ? std::nullopt : std::optional<int>(color.cast<int>());
+      [](const GroupObject& parent, const py::object& color, const py::object& key,
+         const py::object& backend, const py::object& timeout,
+         const py::object& interface) -> py::object {
+        SubGroupOptions options;
+        std::optional<int> own_color;
+        int own_key = 0;
+        RefuseWhatThrows(&parent.get(), CollectiveKind::kSplit, [&] {
+          options = SubGroupFromPython(parent.get(), backend, timeout, interface);
+          if (!color.is_none()) own_color = Int32FromPython(color, "color");
+          own_key = Int32FromPython(key, "key");
+        });
         SignalCheck signals;
         options.interrupt = signals.check();
         absl::StatusOr<std::optional<Group>> group = [&] {
           py::gil_scoped_release release;
-          return SplitGroup(parent.get(), own_color, key, options);
+          return SplitGroup(parent.get(), own_color, own_key, options);
         }();
         signals.RaiseIfInterrupted();
         std::optional<Group> made = ValueOrRaise(std::move(group));

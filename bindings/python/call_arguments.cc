@@ -140,6 +140,14 @@ int64_t IntFromPython(py::handle value, const char* argument) {
   return result;
 }
 
+int Int32FromPython(py::handle value, const char* argument) {
+  const int64_t number = IntFromPython(value, argument);
+  if (number < INT32_MIN || number > INT32_MAX) {
+    throw py::value_error(absl::StrCat(argument, " must fit in 32 bits, not ", number));
+  }
+  return static_cast<int>(number);
+}
+
 CallOptions CallArguments::Parse() const {
   CallOptions options;
   options.timeout = TimeoutFromPython(timeout);

@@ -34,6 +34,8 @@ int ChoiceFromPython(py::handle value, const char* argument,
 bool BoolFromPython(py::handle value);
 // A whole number, no bool.
 int64_t IntFromPython(py::handle value, const char* argument);
+// One of 32 bits.
+int Int32FromPython(py::handle value, const char* argument);
 
 // What every collective takes by keyword, as Python gave it.
 struct __attribute__((visibility("hidden"))) CallArguments {

@@ -145,20 +145,11 @@ py::object Call(const Group* group, CollectiveKind kind, const CallArguments& ar
   CallOptions options;
   PreparedCall call;
   bool async = false;
-  try {
+  RefuseWhatThrows(group, kind, [&] {
     async = BoolFromPython(arguments.async_op);
     options = arguments.Parse();
     call = prepare();
-  } catch (const py::error_already_set& error) {
-    Refuse(group, kind, StatusFromException(error));
-    throw;
-  } catch (const py::builtin_exception& error) {
-    Refuse(group, kind, absl::InvalidArgumentError(error.what()));
-    throw;
-  } catch (const std::exception& error) {  // libtorch's errors, no memory
-    Refuse(group, kind, absl::InternalError(error.what()));
-    throw;
-  }
+  });
 
   if (async) {
     std::shared_ptr<WorkHandle> handle;
@@ -197,6 +188,22 @@ py::object Call(const Group* group, CollectiveKind kind, const CallArguments& ar
 }
 
 }  // namespace
+
+void RefuseWhatThrows(const Group* group, CollectiveKind kind,
+                      absl::FunctionRef<void()> prepare) {
+  try {
+    prepare();
+  } catch (const py::error_already_set& error) {
+    Refuse(group, kind, StatusFromException(error));
+    throw;
+  } catch (const py::builtin_exception& error) {
+    Refuse(group, kind, absl::InvalidArgumentError(error.what()));
+    throw;
+  } catch (const std::exception& error) {  // libtorch's errors, no memory
+    Refuse(group, kind, absl::InternalError(error.what()));
+    throw;
+  }
+}
 
 py::object CallCollective(const GroupObject& group, CollectiveKind kind,
                           const CallArguments& arguments,

@@ -62,6 +62,10 @@ struct __attribute__((visibility("hidden"))) SyncArguments {
   py::object stats = py::none();  // a dict that is filled
 };
 
+// Runs `prepare`, which reads Python's arguments of the group's next call; what it throws is told to the other
+// ranks (not where `group` is null) and thrown on. Needs the GIL.
+void RefuseWhatThrows(const Group* group, CollectiveKind kind, absl::FunctionRef<void()> prepare);
+
 // Makes the call that `prepare` reads, with the GIL, from Python's arguments; what it throws is
 // told to the other ranks. `arguments` are parsed first. Returns what finish gives, or a TreeWork.
 py::object CallCollective(const GroupObject& group, CollectiveKind kind,

@@ -64,7 +64,8 @@ absl::StatusOr<LaunchEnvironment> ReadLaunchEnvironment() {
   return environment;
 }
 
-absl::StatusOr<Group> GroupFromEnvironment(GroupOptions options) {
+absl::StatusOr<Group> GroupFromEnvironment(GroupOptions options,
+                                           const InterruptCheck& interrupt) {
   absl::StatusOr<LaunchEnvironment> environment = ReadLaunchEnvironment();
   if (!environment.ok()) return environment.status();
   store_internal::TcpMeeting meeting;
@@ -76,7 +77,7 @@ absl::StatusOr<Group> GroupFromEnvironment(GroupOptions options) {
   meeting.prefix = absl::StrCat("leafpack/env/", environment->restart_count);
   meeting.rank = environment->rank;
   meeting.size = environment->size;
-  return store_internal::GroupOverTcp(meeting, std::move(options));
+  return store_internal::GroupOverTcp(meeting, std::move(options), interrupt);
 }
 
 }  // namespace leafpack

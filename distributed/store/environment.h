@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 
+#include "distributed/core/engine.h"
 #include "distributed/core/group.h"
 
 namespace leafpack {
@@ -29,9 +30,10 @@ absl::StatusOr<LaunchEnvironment> ReadLaunchEnvironment();
 
 // The group of all ranks of the job. Rank 0 serves the store at MASTER_ADDR:MASTER_PORT until its
 // process ends, unless torchrun does. Waits for that store at most options.timeout: then
-// DeadlineExceeded with the address. May be called again for further groups: all ranks in the same
-// order. Thread-safe.
-absl::StatusOr<Group> GroupFromEnvironment(GroupOptions options = {});
+// DeadlineExceeded with the address; Cancelled when `interrupt` says so while it waits. May be called again
+// for further groups: all ranks in the same order. Thread-safe.
+absl::StatusOr<Group> GroupFromEnvironment(GroupOptions options = {},
+                                           const InterruptCheck& interrupt = nullptr);
 
 }  // namespace leafpack
 

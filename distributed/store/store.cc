@@ -17,6 +17,7 @@
 
 #include "distributed/store/c10d_errors.h"
 #include "distributed/store/groups.h"
+#include "distributed/store/open_tcp_store.h"
 
 namespace leafpack {
 namespace {
@@ -64,9 +65,10 @@ absl::StatusOr<Store> Store::Tcp(const std::string& host, int port, TcpOptions o
   tcp.isServer = options.serves;
   tcp.waitWorkers = false;
   tcp.timeout = Millis(options.timeout);
-  return CatchC10d(absl::StrCat("the store at ", host, ":", port), [&]() -> absl::StatusOr<Store> {
-    return Store(c10::make_intrusive<c10d::TCPStore>(host, tcp));
-  });
+  absl::StatusOr<c10::intrusive_ptr<c10d::TCPStore>> store = store_internal::OpenTcpStore(
+      host, tcp, absl::StrCat("the store at ", host, ":", port), options.timeout);
+  if (!store.ok()) return store.status();
+  return Store(*std::move(store));
 }
 
 absl::StatusOr<Store> Store::File(const std::string& path, absl::Duration timeout) {

@@ -1,7 +1,6 @@
 #include "distributed/store/tcp_stores.h"
 
 #include <algorithm>
-#include <chrono>
 #include <map>
 #include <utility>
 
@@ -9,13 +8,12 @@
 
 #include "absl/base/no_destructor.h"
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 
-#include "distributed/store/c10d_errors.h"
 #include "distributed/store/groups.h"
+#include "distributed/store/open_tcp_store.h"
 
 namespace leafpack::store_internal {
 namespace {
@@ -38,7 +36,8 @@ OpenStores& TheOpenStores() {
 
 }  // namespace
 
-absl::StatusOr<Group> GroupOverTcp(const TcpMeeting& meeting, GroupOptions options) {
+absl::StatusOr<Group> GroupOverTcp(const TcpMeeting& meeting, GroupOptions options,
+                                   const InterruptCheck& interrupt) {
   const std::string key = absl::StrCat(meeting.host, ":", meeting.port, " ", meeting.rank, "/",
                                        meeting.size, " ", meeting.prefix);
   OpenStores& stores = TheOpenStores();
@@ -50,13 +49,13 @@ absl::StatusOr<Group> GroupOverTcp(const TcpMeeting& meeting, GroupOptions optio
     store_options.isServer = meeting.serves;
     store_options.waitWorkers = false;
     store_options.multiTenant = true;
-    store_options.timeout = std::chrono::milliseconds(absl::ToInt64Milliseconds(
-        std::clamp(options.timeout, absl::Milliseconds(1), absl::Hours(24))));
-    absl::Status status = CatchC10d(meeting.what, [&]() -> absl::Status {
-      open.store = c10::make_intrusive<c10d::TCPStore>(meeting.host, store_options);
-      return absl::OkStatus();
-    });
-    if (!status.ok()) return status;
+    const absl::Duration timeout =
+        std::clamp(options.timeout, absl::Milliseconds(1), absl::Hours(24));
+    store_options.timeout = absl::ToChronoMilliseconds(timeout);
+    absl::StatusOr<c10::intrusive_ptr<c10d::TCPStore>> store =
+        OpenTcpStore(meeting.host, store_options, meeting.what, timeout, interrupt);
+    if (!store.ok()) return store.status();
+    open.store = *std::move(store);
   }
   absl::StatusOr<Group> group =
       GroupFromStore(open.store, absl::StrCat(meeting.prefix, "/", open.groups), meeting.rank,

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 
+#include "distributed/core/engine.h"
 #include "distributed/core/group.h"
 
 namespace leafpack::store_internal {
@@ -24,8 +25,9 @@ struct TcpMeeting {
 
 // The next group over that store: all ranks make their groups in one order. Waits for the server at
 // most options.timeout: then DeadlineExceeded with the address. Unavailable when the address cannot
-// be served. Thread-safe.
-absl::StatusOr<Group> GroupOverTcp(const TcpMeeting& meeting, GroupOptions options);
+// be served. Cancelled when `interrupt` says so while it waits. Thread-safe.
+absl::StatusOr<Group> GroupOverTcp(const TcpMeeting& meeting, GroupOptions options,
+                                   const InterruptCheck& interrupt);
 
 }  // namespace leafpack::store_internal
 

@@ -21,7 +21,8 @@ absl::Status BadUrl(std::string_view url, std::string_view why) {
 }
 
 absl::StatusOr<Group> FromEnvironment(std::string_view url, std::string_view rest, int rank,
-                                      int size, GroupOptions options) {
+                                      int size, GroupOptions options,
+                                      const InterruptCheck& interrupt) {
   if (!rest.empty()) return BadUrl(url, "nothing may follow env://");
   absl::StatusOr<LaunchEnvironment> environment = ReadLaunchEnvironment();
   if (!environment.ok()) return environment.status();
@@ -29,11 +30,11 @@ absl::StatusOr<Group> FromEnvironment(std::string_view url, std::string_view res
     return BadUrl(url, absl::StrCat("rank ", rank, " of ", size, " was given, but the environment says ",
                                     environment->rank, " of ", environment->size));
   }
-  return GroupFromEnvironment(std::move(options));
+  return GroupFromEnvironment(std::move(options), interrupt);
 }
 
 absl::StatusOr<Group> FromTcp(std::string_view url, std::string_view address, int rank, int size,
-                              GroupOptions options) {
+                              GroupOptions options, const InterruptCheck& interrupt) {
   const size_t colon = address.rfind(':');
   if (colon == std::string_view::npos) return BadUrl(url, "want tcp://HOST:PORT");
   std::string_view host = address.substr(0, colon);
@@ -53,15 +54,16 @@ absl::StatusOr<Group> FromTcp(std::string_view url, std::string_view address, in
   meeting.prefix = "leafpack/tcp";
   meeting.rank = rank;
   meeting.size = size;
-  return store_internal::GroupOverTcp(meeting, std::move(options));
+  return store_internal::GroupOverTcp(meeting, std::move(options), interrupt);
 }
 
 }  // namespace
 
-absl::StatusOr<Group> GroupFromUrl(std::string_view url, int rank, int size, GroupOptions options) {
+absl::StatusOr<Group> GroupFromUrl(std::string_view url, int rank, int size, GroupOptions options,
+                                   const InterruptCheck& interrupt) {
   std::string_view rest = url;
   if (absl::ConsumePrefix(&rest, "env://")) {
-    return FromEnvironment(url, rest, rank, size, std::move(options));
+    return FromEnvironment(url, rest, rank, size, std::move(options), interrupt);
   }
   const bool tcp = absl::ConsumePrefix(&rest, "tcp://");
   if (!tcp && !absl::ConsumePrefix(&rest, "file://")) {
@@ -70,7 +72,7 @@ absl::StatusOr<Group> GroupFromUrl(std::string_view url, int rank, int size, Gro
   if (size < 1 || rank < 0 || rank >= size) {
     return BadUrl(url, absl::StrCat("rank ", rank, " is not in a group of ", size, " ranks"));
   }
-  if (tcp) return FromTcp(url, rest, rank, size, std::move(options));
+  if (tcp) return FromTcp(url, rest, rank, size, std::move(options), interrupt);
   return GroupFromFile(std::string(rest), rank, size, std::move(options));
 }
 

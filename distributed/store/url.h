@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 
+#include "distributed/core/engine.h"
 #include "distributed/core/group.h"
 
 namespace leafpack {
@@ -18,10 +19,12 @@ namespace leafpack {
 //   file://PATH       a file that all ranks see, as GroupFromFile. file:///tmp/x is the file /tmp/x
 //
 // May be called again with the same URL for further groups: all ranks in the same order.
-// InvalidArgument for a URL, a rank or a size that is no good; the text has it. Further errors as of
-// the functions above. Thread-safe. (A group over a store that the caller has: GroupFromStore.)
+// InvalidArgument for a URL, a rank or a size that is no good; the text has it. Cancelled when `interrupt`
+// says so while env:// or tcp:// waits for the store. Further errors as of the functions above. Thread-safe.
+// (A group over a store that the caller has: GroupFromStore.)
 absl::StatusOr<Group> GroupFromUrl(std::string_view url, int rank = -1, int size = -1,
-                                   GroupOptions options = {});
+                                   GroupOptions options = {},
+                                   const InterruptCheck& interrupt = nullptr);
 
 }  // namespace leafpack
 

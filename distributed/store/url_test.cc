@@ -116,5 +116,51 @@ TEST(UrlTest, NobodyServes) {
   EXPECT_LT(absl::Now() - start, absl::Seconds(60));
 }
 
+// A program that takes connections and says nothing, as a stopped rank 0 does.
+class MuteServer {
+ public:
+  MuteServer() : socket_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    auto* generic = reinterpret_cast<sockaddr*>(&address);
+    EXPECT_EQ(bind(socket_, generic, size), 0);
+    EXPECT_EQ(listen(socket_, 8), 0);
+    EXPECT_EQ(getsockname(socket_, generic, &size), 0);
+    url_ = absl::StrCat("tcp://127.0.0.1:", ntohs(address.sin_port));
+  }
+  ~MuteServer() { close(socket_); }
+  const std::string& url() const { return url_; }
+
+ private:
+  const int socket_;
+  std::string url_;
+};
+
+TEST(UrlTest, AServerThatAnswersNothing) {
+  const MuteServer server;
+  GroupOptions options;
+  options.timeout = absl::Milliseconds(500);
+  const absl::Time start = absl::Now();
+  const absl::Status status = GroupFromUrl(server.url(), 1, 2, options).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), server.url())) << status;
+  EXPECT_LT(absl::Now() - start, absl::Seconds(60));
+}
+
+TEST(UrlTest, AnInterruptEndsTheWait) {
+  const MuteServer server;
+  for (const std::string& url : {server.url(), absl::StrCat("tcp://127.0.0.1:", FreePort())}) {
+    const absl::Time start = absl::Now();
+    const absl::Status status = GroupFromUrl(url, 1, 2, {}, [&] {
+                                  return absl::Now() - start > absl::Milliseconds(100);
+                                }).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kCancelled) << status;
+    EXPECT_TRUE(absl::StrContains(status.message(), url)) << status;
+    EXPECT_LT(absl::Now() - start, absl::Seconds(60));
+  }
+}
+
 }  // namespace
 }  // namespace leafpack

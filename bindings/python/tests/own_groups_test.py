@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 
 import pytest
 
@@ -14,6 +15,17 @@ sizes = pytest.mark.parametrize("numel", (SMALL, LARGE), ids=("small", "large"))
 @pytest.mark.parametrize("ranks", (2, 3, 4))
 def test_sub_groups(ranks):
     spawn.succeed("sub_groups", size=ranks)
+
+
+def test_a_split_that_one_rank_gets_wrong():
+    spawn.succeed("refused_split", size=3)
+
+
+def test_a_store_that_answers_nothing():
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        url = f"tcp://127.0.0.1:{mute.getsockname()[1]}"
+        spawn.succeed("interrupted_meeting", size=1, arguments=[url])
+    spawn.succeed("interrupted_meeting", size=1, arguments=[url])  # nobody listens there any more
 
 
 def test_from_the_environment():

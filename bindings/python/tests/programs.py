@@ -558,6 +558,48 @@ def from_url(url):
         check_usable(leafpack.Group.from_url(timeout=120))
 
 
+def interrupted_meeting(url):
+    """Nobody answers at `url`: Ctrl-C ends the wait, and so does its deadline."""
+    interrupt_after(0.2)
+    started = time.monotonic()
+    try:
+        leafpack.Group.from_url(url, 1, 2)
+    except KeyboardInterrupt:
+        pass
+    else:
+        raise AssertionError("not interrupted")
+    try:
+        leafpack.Group.from_url(url, 1, 2, timeout=0.5)
+    except leafpack.DeadlineError as error:
+        assert url in str(error), error
+    else:
+        raise AssertionError("nobody was there")
+    assert time.monotonic() - started < 60
+
+
+def refused_split():
+    """A colour or key that is no number is told to all, and the next split works."""
+    init()
+    parent = leafpack.Group.around()
+    for bad in (
+        {"color": "x"},
+        {"color": 2**40},
+        {"color": 1.5},
+        {"color": 0, "key": "y"},
+        {"color": 0, "timeout": -1},
+    ):
+        odd = RANK == 1
+        try:
+            parent.split(**(bad if odd else {"color": 0}))
+        except leafpack.PeerRefusedError as error:
+            assert not odd and "rank 1" in str(error), error
+        except (TypeError, ValueError) as error:
+            assert odd and next(reversed(bad)) in str(error), error
+        else:
+            raise AssertionError("split")
+        check_usable(parent.split(0))
+
+
 def killed_at(url):
     """Meets the others and dies, so that nothing is cleaned up."""
     group = leafpack.Group.from_url(url, RANK, SIZE, timeout=120)
