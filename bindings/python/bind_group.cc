@@ -18,6 +18,7 @@
 #include "bindings/python/collective_call.h"
 #include "bindings/python/errors.h"
 #include "bindings/python/signals.h"
+#include "distributed/core/exit.h"
 #include "distributed/core/group.h"
 #include "distributed/core/rank.h"
 #include "distributed/distributed.h"
@@ -198,6 +199,13 @@ void BindGroup(py::module_& module) {
         if (!made.has_value()) return py::none();
         return py::cast(std::make_shared<GroupObject>(*std::move(made)));
       });
+  module.def(
+      "shut_down_groups",
+      [](double seconds) {
+        py::gil_scoped_release release;
+        ShutdownAllGroups(absl::Seconds(seconds));
+      },
+      py::arg("seconds"));
   module.def("group_around", [](const py::object& process_group, const py::list& ranks) {
     std::vector<GlobalRank> global_ranks;
     for (py::handle rank : ranks) global_ranks.emplace_back(rank.cast<int>());

@@ -20,6 +20,7 @@
 #include "distributed/core/channel/fork.h"
 #include "distributed/core/channel/thread.h"
 #include "distributed/core/engine_impl.h"
+#include "distributed/core/exit.h"
 
 namespace leafpack {
 namespace {
@@ -52,17 +53,20 @@ Registry& TheRegistry() {
   return *registry;
 }
 
+std::vector<std::shared_ptr<EngineImpl>> OpenEngines(Registry& registry) {
+  std::vector<std::shared_ptr<EngineImpl>> engines;
+  absl::MutexLock lock(&registry.mu);
+  for (const std::weak_ptr<EngineImpl>& weak : registry.engines) {
+    if (std::shared_ptr<EngineImpl> engine = weak.lock()) engines.push_back(std::move(engine));
+  }
+  return engines;
+}
+
 void ShutDownAll() {
   exiting = true;
   const absl::Time until = absl::Now() + kExitPatience;
   Registry& registry = TheRegistry();
-  std::vector<std::shared_ptr<EngineImpl>> engines;
-  {
-    absl::MutexLock lock(&registry.mu);
-    for (const std::weak_ptr<EngineImpl>& weak : registry.engines) {
-      if (std::shared_ptr<EngineImpl> engine = weak.lock()) engines.push_back(std::move(engine));
-    }
-  }
+  std::vector<std::shared_ptr<EngineImpl>> engines = OpenEngines(registry);
   for (const std::shared_ptr<EngineImpl>& engine : engines) engine->ShutdownAtExit(until);
   // Threads that exit() does not end may still refer to them.
   for (std::shared_ptr<EngineImpl>& engine : engines) KeepForever(std::move(engine));
@@ -87,6 +91,14 @@ void KeepForever(std::shared_ptr<const void> what) {
   Registry& registry = TheRegistry();
   absl::MutexLock lock(&registry.mu);
   registry.kept.push_back(std::move(what));
+}
+
+void ShutdownAllGroups(absl::Duration patience) {
+  const absl::Time until = absl::Now() + patience;
+  for (const std::shared_ptr<EngineImpl>& engine : OpenEngines(TheRegistry())) {
+    // What nobody waits for is told to nobody.
+    engine->Shutdown(std::max(until - absl::Now(), absl::ZeroDuration())).IgnoreError();
+  }
 }
 
 bool ProcessIsExiting() { return exiting; }

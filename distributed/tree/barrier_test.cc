@@ -1,14 +1,18 @@
 #include "distributed/tree/barrier.h"
 
 #include <signal.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <fstream>
+#include <iostream>
 #include <string>
 #include <vector>
 
 #include <ATen/ops/ones.h>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
@@ -111,9 +115,19 @@ TEST(BarrierTest, ADeadRankIsNamed) {
     if (rank == 1) kill(getpid(), SIGKILL);
     const absl::Time start = absl::Now();
     const absl::Status status = Barrier(group);
-    if (status.code() != absl::StatusCode::kUnavailable) return 2;
-    if (GetErrorDetails(status).ranks != std::vector<GlobalRank>{GlobalRank(1)}) return 3;
-    return absl::Now() - start < testing::kPatience / 2 ? 0 : 4;
+    const absl::Duration took = absl::Now() - start;
+    // Neither leaves before the other has its error, which would name the one that left as well.
+    const auto mark = [&](int of) { return absl::StrCat(dir.path(), "/told.", of); };
+    std::ofstream(mark(rank)).flush();
+    while (access(mark(2 - rank).c_str(), F_OK) != 0 && absl::Now() - start < testing::kPatience) {
+      absl::SleepFor(absl::Milliseconds(2));
+    }
+    if (status.code() == absl::StatusCode::kUnavailable &&
+        GetErrorDetails(status).ranks == std::vector<GlobalRank>{GlobalRank(1)}) {
+      return took < testing::kPatience / 2 ? 0 : 4;
+    }
+    std::cerr << "rank " << rank << ": " << status << "\n";
+    return 3;
   });
   EXPECT_THAT(codes, ElementsAre(0, 128 + SIGKILL, 0));
 }

@@ -118,6 +118,8 @@ def _shut_down_all() -> None:
             # The calls in flight have failed; what the program exits with is its own affair.
             pass
     _alive.clear()
+    # Those that only a call in flight still holds: it would free its tensors in a Python that is going down.
+    _C.shut_down_groups(max(0.001, deadline - time.monotonic()))
 
 
 # Runs before Python is taken down, so that no thread of ours meets a Python that is gone.

@@ -27,6 +27,12 @@ def test_exit_with_work_that_never_ends(numel):
 
 
 @sizes
+def test_exit_after_all_was_dropped(numel):
+    ended = spawn.run("exit_after_all_was_dropped", arguments=[numel])
+    assert [end.code for end in ended] == [0, 0], ended
+
+
+@sizes
 def test_children_of_multiprocessing(numel):
     spawn.succeed("children_of_multiprocessing", size=1, arguments=[numel])
 

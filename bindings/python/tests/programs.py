@@ -1,7 +1,9 @@
 """What the ranks of the tests do that start their own processes: one function each, run by spawn.py."""
 
+import atexit
 import datetime
 import faulthandler
+import glob
 import os
 import signal
 import sys
@@ -50,6 +52,32 @@ def exit_after_last_call(numel):
         leafpack.all_reduce(tree)
         assert tree["x"][0].item() == SIZE
     sys.exit(11 + RANK)
+
+
+def exit_after_all_was_dropped(numel):
+    """Nothing is left of a call but the call. It ends while Python is whole: its thread takes Python's lock to free
+    the tensors, and is ended, and the process with it, where Python goes down meanwhile."""
+    init()
+    group = leafpack.Group.around().new_group(range(SIZE))
+    check_usable(group)
+    if RANK == 0:
+        leafpack.all_reduce({"x": torch.ones(int(numel))}, group=group, async_op=True)
+        handler = leafpack._groups._shut_down_all
+        atexit.unregister(handler)
+        atexit.register(_exit_if_a_worker_is_left)  # runs after
+        atexit.register(handler)
+    else:
+        time.sleep(20)  # then the call would fail
+
+
+def _exit_if_a_worker_is_left():
+    for _ in range(30):
+        threads = [open(path).read().strip() for path in glob.glob("/proc/self/task/*/comm")]
+        if "leafpack-work" not in threads:
+            return
+        time.sleep(0.1)
+    print(threads, flush=True)
+    os._exit(9)
 
 
 def fork_with_work_in_flight(numel):
