@@ -10,6 +10,7 @@
 #include "absl/time/clock.h"
 
 #include "distributed/core/reduce/reduce.h"
+#include "distributed/tree/contiguous_view.h"
 #include "distributed/tree/stopwatch.h"
 
 namespace leafpack::internal {
@@ -17,17 +18,6 @@ namespace {
 
 // Rounds whose data is under way while an earlier one is reduced.
 constexpr size_t kRoundsAhead = 2;
-
-LeafView ViewOf(char* data, at::ScalarType dtype, int64_t count,
-                std::shared_ptr<const void> keep_alive) {
-  LeafView view;
-  view.data = data;
-  view.dtype = dtype;
-  view.sizes = {count};
-  view.strides = {1};
-  view.keep_alive = std::move(keep_alive);
-  return view;
-}
 
 int64_t ElementBytes(const PackedBucket& packed) {
   return static_cast<int64_t>(c10::elementSize(packed.dtype()));
@@ -149,11 +139,12 @@ absl::Status ExchangeReduce::Start(const ReduceRound& round) {
       if (peer == rank) continue;
       if (const int64_t count = chunk.PartCount(peer, ranks); count > 0) {
         sends[static_cast<size_t>(peer)].views.push_back(
-            ViewOf(At(*packed, chunk.PartBegin(peer, ranks)), packed->dtype(), count, packed));
+            ContiguousView(At(*packed, chunk.PartBegin(peer, ranks)), packed->dtype(), count,
+                           packed));
       }
       if (own > 0) {
         receives[static_cast<size_t>(peer)].views.push_back(
-            ViewOf(target, packed->dtype(), own, scratch));
+            ContiguousView(target, packed->dtype(), own, scratch));
         target += own * ElementBytes(*packed);
       }
     }
@@ -192,7 +183,7 @@ absl::Status ExchangeReduce::ReduceFront() {
       if (!status.ok()) return status;
       if (forward) {
         sends[static_cast<size_t>(options_.root)].views.push_back(
-            ViewOf(out, packed.dtype(), own, flight.scratch));
+            ContiguousView(out, packed.dtype(), own, flight.scratch));
       }
       scratch += bytes * (ranks - 1);
     }
@@ -201,7 +192,7 @@ absl::Status ExchangeReduce::ReduceFront() {
     for (int peer = 0; peer < ranks; ++peer) {
       const int64_t count = chunk.PartCount(peer, ranks);
       if (peer == rank || count == 0) continue;
-      receives[static_cast<size_t>(peer)].views.push_back(ViewOf(
+      receives[static_cast<size_t>(peer)].views.push_back(ContiguousView(
           At(packed, chunk.PartBegin(peer, ranks)), packed.dtype(), count, open.packed));
     }
   }

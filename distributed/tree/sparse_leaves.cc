@@ -14,6 +14,7 @@
 #include "absl/time/clock.h"
 
 #include "distributed/core/error.h"
+#include "distributed/tree/contiguous_view.h"
 
 namespace leafpack::internal {
 namespace {
@@ -24,17 +25,6 @@ absl::Status AtLeaf(const FlatTree& tree, size_t leaf, const absl::Status& statu
   return WithErrorDetails(
       absl::Status(status.code(), absl::StrCat("leaf ", details.path, ": ", status.message())),
       details);
-}
-
-LeafView ViewOf(void* data, at::ScalarType dtype, int64_t count,
-                std::shared_ptr<const void> keep_alive) {
-  LeafView view;
-  view.data = data;
-  view.dtype = dtype;
-  view.sizes = {count};
-  view.strides = {1};
-  view.keep_alive = std::move(keep_alive);
-  return view;
 }
 
 std::vector<size_t> SparseLeaves(const Layout& layout) {
@@ -136,7 +126,8 @@ absl::Status SparseMove::Run(DataContext& context, DataWaiter& waiter,
     for (const std::shared_ptr<Elements>& each : all) {
       if (each->leaves.empty()) continue;
       const auto count = static_cast<int64_t>(each->counts.size());
-      transfers.push_back({each->peer, {ViewOf(each->counts.data(), at::kLong, count, each)}});
+      transfers.push_back(
+          {each->peer, {ContiguousView(each->counts.data(), at::kLong, count, each)}});
     }
     return transfers;
   };
@@ -148,7 +139,7 @@ absl::Status SparseMove::Run(DataContext& context, DataWaiter& waiter,
       transfer.peer = each->peer;
       for (size_t k = 0; k < each->leaves.size(); ++k) {
         for (const at::Tensor* part : {&each->indices[k], &each->values[k]}) {
-          transfer.views.push_back(ViewOf(const_cast<void*>(part->const_data_ptr()),
+          transfer.views.push_back(ContiguousView(const_cast<void*>(part->const_data_ptr()),
                                           part->scalar_type(), part->numel(), each));
         }
       }

@@ -19,6 +19,7 @@
 
 #include "distributed/core/error.h"
 #include "distributed/core/reduce/reduce.h"
+#include "distributed/tree/contiguous_view.h"
 #include "distributed/tree/sparse_leaves.h"
 
 namespace leafpack::internal {
@@ -34,17 +35,6 @@ int64_t Product(c10::IntArrayRef sizes) {
     if (__builtin_mul_overflow(product, size, &product)) return -1;
   }
   return product;
-}
-
-LeafView ViewOf(void* data, at::ScalarType dtype, int64_t count,
-                std::shared_ptr<const void> keep_alive) {
-  LeafView view;
-  view.data = data;
-  view.dtype = dtype;
-  view.sizes = {count};
-  view.strides = {1};
-  view.keep_alive = std::move(keep_alive);
-  return view;
 }
 
 bool StrictlyRising(const std::vector<int64_t>& positions) {
@@ -186,8 +176,8 @@ absl::Status SparseReduce::ExchangeCounts(DataContext& context, DataWaiter& wait
   for (int peer = 0; peer < ranks_; ++peer) {
     if (peer == rank_) continue;
     const auto count = static_cast<int64_t>(leaves);
-    sends.push_back({peer, {ViewOf(of_rank(rank_), at::kLong, count, counts)}});
-    receives.push_back({peer, {ViewOf(of_rank(peer), at::kLong, count, counts)}});
+    sends.push_back({peer, {ContiguousView(of_rank(rank_), at::kLong, count, counts)}});
+    receives.push_back({peer, {ContiguousView(of_rank(peer), at::kLong, count, counts)}});
   }
   auto work = context.Exchange(std::move(sends), std::move(receives));
   if (!work.ok()) return work.status();
@@ -226,9 +216,9 @@ absl::Status SparseReduce::ExchangeParts(DataContext& context, DataWaiter& waite
       if (!GoesTo(shapes_[i], to)) continue;
       Part& part = (*parts_)[static_cast<size_t>(rank)][i];
       const auto count = static_cast<int64_t>(part.positions.size());
-      views.push_back(ViewOf(part.positions.data(), at::kLong, count, parts_));
+      views.push_back(ContiguousView(part.positions.data(), at::kLong, count, parts_));
       views.push_back(
-          ViewOf(part.values.data(), shapes_[i].dtype, count * shapes_[i].block, parts_));
+          ContiguousView(part.values.data(), shapes_[i].dtype, count * shapes_[i].block, parts_));
     }
     return views;
   };
