@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -12,26 +11,33 @@
 #include "bindings/c/guard.h"
 #include "bindings/c/handles.h"
 #include "bindings/c/leafpack.h"
-#include "bindings/c/options.h"
 #include "distributed/tree/collectives.h"
 
 namespace leafpack::c {
 namespace {
 
-template <typename Read, typename Run>
-leafpack_error* MoveBytes(const leafpack_group* group, CollectiveKind kind,
-                          const leafpack_call_options* options, leafpack_result** result,
-                          Read&& read, Run&& run) noexcept {
-  return Guard([&] {
-    const auto held = Need(group, "group");
-    auto arguments = Prepare(held->group, kind, [&] {
-      NeedPointer(result, "result");
-      auto bytes = read(held->group);
-      return std::make_pair(std::move(bytes), ReadCallOptions(options));
-    });
-    GiveResult(ValueOf(run(arguments.first, held->group, arguments.second.ForCall())), result);
-    arguments.second.FillStats();
-  });
+bool IsRoot(int32_t root, const leafpack_group* group) {
+  return root == Need(group, "group")->group.global_rank().value();
+}
+
+// What the other ranks give is not looked at.
+std::string_view ReadBytesOfRoot(const void* data, size_t size, int32_t root,
+                                 const leafpack_group* group) {
+  return IsRoot(root, group) ? ReadBytes(data, size) : std::string_view();
+}
+
+std::vector<std::string> ReadPartsOfRoot(const void* const* data, const size_t* sizes, size_t count,
+                                         int32_t root, const leafpack_group* group) {
+  std::vector<std::string> parts;
+  if (!IsRoot(root, group)) return parts;
+  const int members = Need(group, "group")->group.size();
+  if (count > static_cast<size_t>(members)) {
+    FailArgument("count", absl::StrCat("is ", count, " in a group of ", members));
+  }
+  NeedArray(data, count, "data");
+  NeedArray(sizes, count, "sizes");
+  for (size_t i = 0; i < count; ++i) parts.emplace_back(ReadBytes(data[i], sizes[i]));
+  return parts;
 }
 
 }  // namespace
@@ -39,19 +45,28 @@ leafpack_error* MoveBytes(const leafpack_group* group, CollectiveKind kind,
 
 using namespace leafpack::c;  // NOLINT(google-build-using-namespace): the functions of leafpack.h
 using leafpack::CollectiveKind;
-using leafpack::Group;
 
 leafpack_error* leafpack_broadcast_bytes(const void* data, size_t size, int32_t root,
                                          const leafpack_group* group,
                                          const leafpack_call_options* options,
                                          leafpack_result** result) {
-  return MoveBytes(
-      group, CollectiveKind::kBroadcast, options, result,
-      [&](const Group& in) {
-        return root == in.global_rank().value() ? ReadBytes(data, size) : std::string_view();
-      },
+  return Move(
+      group, CollectiveKind::kBroadcast, options, nullptr, result,
+      [&] { return ReadBytesOfRoot(data, size, root, group); },
       [&](std::string_view bytes, const auto& in, const auto& how) {
         return leafpack::BroadcastBytes(bytes, ReadRoot(root), in, how);
+      });
+}
+
+leafpack_error* leafpack_broadcast_bytes_async(const void* data, size_t size, int32_t root,
+                                               const leafpack_group* group,
+                                               const leafpack_call_options* options,
+                                               leafpack_work** work) {
+  return StartMove(
+      group, CollectiveKind::kBroadcast, options, work,
+      [&] { return ReadBytesOfRoot(data, size, root, group); },
+      [&](std::string_view bytes, const auto& in, const auto& how) {
+        return leafpack::BroadcastBytesAsync(bytes, ReadRoot(root), in, how);
       });
 }
 
@@ -59,11 +74,22 @@ leafpack_error* leafpack_all_gather_bytes(const void* data, size_t size,
                                           const leafpack_group* group,
                                           const leafpack_call_options* options,
                                           leafpack_result** result) {
-  return MoveBytes(
-      group, CollectiveKind::kAllGather, options, result,
-      [&](const Group&) { return ReadBytes(data, size); },
+  return Move(
+      group, CollectiveKind::kAllGather, options, nullptr, result,
+      [&] { return ReadBytes(data, size); },
       [](std::string_view bytes, const auto& in, const auto& how) {
         return leafpack::AllGatherBytes(bytes, in, how);
+      });
+}
+
+leafpack_error* leafpack_all_gather_bytes_async(const void* data, size_t size,
+                                                const leafpack_group* group,
+                                                const leafpack_call_options* options,
+                                                leafpack_work** work) {
+  return StartMove(
+      group, CollectiveKind::kAllGather, options, work, [&] { return ReadBytes(data, size); },
+      [](std::string_view bytes, const auto& in, const auto& how) {
+        return leafpack::AllGatherBytesAsync(bytes, in, how);
       });
 }
 
@@ -71,11 +97,22 @@ leafpack_error* leafpack_gather_bytes(const void* data, size_t size, int32_t roo
                                       const leafpack_group* group,
                                       const leafpack_call_options* options,
                                       leafpack_result** result) {
-  return MoveBytes(
-      group, CollectiveKind::kGather, options, result,
-      [&](const Group&) { return ReadBytes(data, size); },
+  return Move(
+      group, CollectiveKind::kGather, options, nullptr, result,
+      [&] { return ReadBytes(data, size); },
       [&](std::string_view bytes, const auto& in, const auto& how) {
         return leafpack::GatherBytes(bytes, ReadRoot(root), in, how);
+      });
+}
+
+leafpack_error* leafpack_gather_bytes_async(const void* data, size_t size, int32_t root,
+                                            const leafpack_group* group,
+                                            const leafpack_call_options* options,
+                                            leafpack_work** work) {
+  return StartMove(
+      group, CollectiveKind::kGather, options, work, [&] { return ReadBytes(data, size); },
+      [&](std::string_view bytes, const auto& in, const auto& how) {
+        return leafpack::GatherBytesAsync(bytes, ReadRoot(root), in, how);
       });
 }
 
@@ -83,20 +120,23 @@ leafpack_error* leafpack_scatter_bytes(const void* const* data, const size_t* si
                                        int32_t root, const leafpack_group* group,
                                        const leafpack_call_options* options,
                                        leafpack_result** result) {
-  return MoveBytes(
-      group, CollectiveKind::kScatter, options, result,
-      [&](const Group& in) {
-        std::vector<std::string> bytes;
-        if (root != in.global_rank().value()) return bytes;
-        if (count > static_cast<size_t>(in.size())) {
-          FailArgument("count", absl::StrCat("is ", count, " in a group of ", in.size()));
-        }
-        NeedArray(data, count, "data");
-        NeedArray(sizes, count, "sizes");
-        for (size_t i = 0; i < count; ++i) bytes.emplace_back(ReadBytes(data[i], sizes[i]));
-        return bytes;
-      },
-      [&](const std::vector<std::string>& bytes, const auto& in, const auto& how) {
-        return leafpack::ScatterBytes(bytes, ReadRoot(root), in, how);
+  return Move(
+      group, CollectiveKind::kScatter, options, nullptr, result,
+      [&] { return ReadPartsOfRoot(data, sizes, count, root, group); },
+      [&](const std::vector<std::string>& parts, const auto& in, const auto& how) {
+        return leafpack::ScatterBytes(parts, ReadRoot(root), in, how);
+      });
+}
+
+leafpack_error* leafpack_scatter_bytes_async(const void* const* data, const size_t* sizes,
+                                             size_t count, int32_t root,
+                                             const leafpack_group* group,
+                                             const leafpack_call_options* options,
+                                             leafpack_work** work) {
+  return StartMove(
+      group, CollectiveKind::kScatter, options, work,
+      [&] { return ReadPartsOfRoot(data, sizes, count, root, group); },
+      [&](const std::vector<std::string>& parts, const auto& in, const auto& how) {
+        return leafpack::ScatterBytesAsync(parts, ReadRoot(root), in, how);
       });
 }

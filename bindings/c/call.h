@@ -14,6 +14,7 @@
 #include "bindings/c/guard.h"
 #include "bindings/c/handles.h"
 #include "bindings/c/leafpack.h"
+#include "bindings/c/options.h"
 #include "distributed/core/engine.h"
 #include "distributed/core/group.h"
 #include "distributed/core/rank.h"
@@ -73,6 +74,40 @@ inline void GiveResult(TreeResult result, leafpack_result** given) {
 
 inline void GiveWork(TreeWork work, leafpack_work** given) {
   *given = MakeHandle(leafpack_work{std::move(work)});
+}
+
+// Makes a call that moves trees or bytes: `read` gives them, `run` calls the C++ function with them.
+// A result must be asked for unless `into` gives trees that are there a place.
+template <typename Read, typename Run>
+leafpack_error* Move(const leafpack_group* group, CollectiveKind kind,
+                     const leafpack_call_options* options, const leafpack_tree* into,
+                     leafpack_result** result, Read&& read, Run&& run) noexcept {
+  return Guard([&] {
+    const auto held = Need(group, "group");
+    auto arguments = Prepare(held->group, kind, [&] {
+      if (into == nullptr) NeedPointer(result, "result");
+      auto trees = read();
+      return std::make_pair(std::move(trees), ReadCallOptions(options));
+    });
+    GiveResult(ValueOf(run(arguments.first, held->group, arguments.second.ForCall())), result);
+    arguments.second.FillStats();
+  });
+}
+
+// Starts one.
+template <typename Read, typename Start>
+leafpack_error* StartMove(const leafpack_group* group, CollectiveKind kind,
+                          const leafpack_call_options* options, leafpack_work** work, Read&& read,
+                          Start&& start) noexcept {
+  return Guard([&] {
+    const auto held = Need(group, "group");
+    auto arguments = Prepare(held->group, kind, [&] {
+      NeedPointer(work, "work");
+      auto trees = read();
+      return std::make_pair(std::move(trees), ReadCallOptions(options));
+    });
+    GiveWork(ValueOf(start(arguments.first, held->group, arguments.second.ForStart())), work);
+  });
 }
 
 }  // namespace leafpack::c

@@ -18,38 +18,6 @@
 namespace leafpack::c {
 namespace {
 
-// A result must be asked for unless `into` gives trees that are there a place.
-template <typename Read, typename Run>
-leafpack_error* Move(const leafpack_group* group, CollectiveKind kind,
-                     const leafpack_call_options* options, const leafpack_tree* into,
-                     leafpack_result** result, Read&& read, Run&& run) noexcept {
-  return Guard([&] {
-    const auto held = Need(group, "group");
-    auto arguments = Prepare(held->group, kind, [&] {
-      if (into == nullptr) NeedPointer(result, "result");
-      auto trees = read();
-      return std::make_pair(std::move(trees), ReadCallOptions(options));
-    });
-    GiveResult(ValueOf(run(arguments.first, held->group, arguments.second.ForCall())), result);
-    arguments.second.FillStats();
-  });
-}
-
-template <typename Read, typename Start>
-leafpack_error* StartMove(const leafpack_group* group, CollectiveKind kind,
-                          const leafpack_call_options* options, leafpack_work** work, Read&& read,
-                          Start&& start) noexcept {
-  return Guard([&] {
-    const auto held = Need(group, "group");
-    auto arguments = Prepare(held->group, kind, [&] {
-      NeedPointer(work, "work");
-      auto trees = read();
-      return std::make_pair(std::move(trees), ReadCallOptions(options));
-    });
-    GiveWork(ValueOf(start(arguments.first, held->group, arguments.second.ForStart())), work);
-  });
-}
-
 struct Joined {
   TreeArg tree;
   Joining joining;

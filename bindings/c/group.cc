@@ -48,29 +48,49 @@ class Handles {
 
 using namespace leafpack::c;  // NOLINT(google-build-using-namespace): the functions of leafpack.h
 using leafpack::GlobalRank;
-using leafpack::GroupOptions;
 using leafpack::GroupRank;
 
 leafpack_error* leafpack_group_from_environment(const leafpack_group_options* options,
                                                 leafpack_group** group) {
-  return MakeGroup(options, group, [](GroupOptions read) {
-    return leafpack::GroupFromEnvironment(std::move(read));
+  return MakeGroup(options, group, [](GroupCall read) {
+    return leafpack::GroupFromEnvironment(std::move(read.options), read.interrupt);
   });
 }
 
 leafpack_error* leafpack_group_from_file(const char* path, int32_t rank, int32_t size,
                                          const leafpack_group_options* options,
                                          leafpack_group** group) {
-  return MakeGroup(options, group, [&](GroupOptions read) {
-    return leafpack::GroupFromFile(NeedPointer(path, "path"), rank, size, std::move(read));
+  return MakeGroup(options, group, [&](GroupCall read) {
+    return leafpack::GroupFromFile(NeedPointer(path, "path"), rank, size, std::move(read.options));
   });
 }
 
 leafpack_error* leafpack_group_from_url(const char* url, int32_t rank, int32_t size,
                                         const leafpack_group_options* options,
                                         leafpack_group** group) {
-  return MakeGroup(options, group, [&](GroupOptions read) {
-    return leafpack::GroupFromUrl(NeedPointer(url, "url"), rank, size, std::move(read));
+  return MakeGroup(options, group, [&](GroupCall read) {
+    return leafpack::GroupFromUrl(NeedPointer(url, "url"), rank, size, std::move(read.options),
+                                  read.interrupt);
+  });
+}
+
+leafpack_error* leafpack_group_from_store(const leafpack_store* store, const char* prefix,
+                                          int32_t rank, int32_t size, const int32_t* global_ranks,
+                                          const leafpack_group_options* options,
+                                          leafpack_group** group) {
+  return MakeGroup(options, group, [&](GroupCall read) {
+    const auto held = Need(store, "store");
+    NeedPointer(prefix, "prefix");
+    std::vector<GlobalRank> ranks;
+    if (global_ranks != nullptr) {
+      // Before the array is read: that it has `size` elements is the caller's word.
+      if (size < 1 || rank < 0 || rank >= size) {
+        FailArgument("rank", absl::StrCat("is ", rank, " in a group of ", size));
+      }
+      for (int32_t i = 0; i < size; ++i) ranks.emplace_back(global_ranks[i]);
+    }
+    return leafpack::GroupFromStore(held->store, prefix, rank, size, std::move(ranks),
+                                    std::move(read.options));
   });
 }
 
@@ -80,7 +100,7 @@ leafpack_error* leafpack_groups_in_process(int32_t size, const leafpack_group_op
     NeedPointer(groups, "groups");
     Handles handles;
     for (leafpack::Group& group :
-         ValueOf(leafpack::LocalGroups(size, ReadGroupOptions(options)))) {
+         ValueOf(leafpack::LocalGroups(size, ReadGroupOptions(options).options))) {
       handles.Add(std::move(group));
     }
     for (leafpack_group* handle : handles.Release()) *groups++ = handle;
@@ -103,7 +123,7 @@ leafpack_error* leafpack_group_of_ranks(const leafpack_group* parent, const int3
     for (size_t i = 0; i < num_ranks; ++i) members.emplace_back(ranks[i]);
     leafpack::SubGroupOptions read;
     read.name = name == nullptr ? "" : name;
-    read.group = ReadGroupOptions(options, object->group.options());
+    read.group = ReadGroupOptions(options, object->group.options()).options;
     *group = MakeHandle(
         leafpack_group{ValueOf(leafpack::NewGroup(object->group, members, std::move(read)))});
   });
@@ -118,7 +138,9 @@ leafpack_error* leafpack_group_split(const leafpack_group* parent, int32_t color
         Prepare(object->group, leafpack::CollectiveKind::kSplit, [&] {
           NeedPointer(group, "group");
           leafpack::SubGroupOptions result;
-          result.group = ReadGroupOptions(options, object->group.options());
+          GroupCall call = ReadGroupOptions(options, object->group.options());
+          result.group = std::move(call.options);
+          result.interrupt = std::move(call.interrupt);
           return result;
         });
     std::optional<leafpack::Group> made = ValueOf(leafpack::SplitGroup(

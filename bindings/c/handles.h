@@ -23,6 +23,7 @@
 #include "bindings/c/leafpack.h"
 #include "distributed/core/group.h"
 #include "distributed/p2p/transfer.h"
+#include "distributed/store/store.h"
 #include "distributed/tree/tree_work.h"
 #include "distributed/tree/trees.h"
 #include "tensordict/layout.h"
@@ -66,6 +67,10 @@ struct leafpack_entries {
 struct leafpack_layout {
   leafpack::Layout layout;
   std::string text;
+};
+
+struct leafpack_store {
+  leafpack::Store store;
 };
 
 struct leafpack_group {
@@ -153,6 +158,8 @@ template <>
 inline constexpr const char* kTypeName<leafpack_entries> = "leafpack_entries";
 template <>
 inline constexpr const char* kTypeName<leafpack_layout> = "leafpack_layout";
+template <>
+inline constexpr const char* kTypeName<leafpack_store> = "leafpack_store";
 template <>
 inline constexpr const char* kTypeName<leafpack_group> = "leafpack_group";
 template <>

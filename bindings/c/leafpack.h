@@ -16,7 +16,7 @@
  * list, a wrong struct_size or a handle that has been freed is LEAFPACK_INVALID_ARGUMENT. After an
  * error, results are as they were before the call.
  *
- * Handles (leafpack_error, _tensor, _value, _tree, _entries, _layout, _group, _work, _result) are
+ * Handles (leafpack_error, _tensor, _value, _tree, _entries, _layout, _store, _group, _work, _result) are
  * opaque. Each one that a function stores in a result (the last parameters, `X** x`) is the caller's,
  * who frees it with leafpack_X_free; NULL may be freed. Handles share what they stand for: a tree keeps
  * the tensors that were set into it, a call in flight keeps its tree and its group, and every handle
@@ -35,7 +35,7 @@
  * Threads. All functions may be called from any thread. One tree may be read by any number of
  * threads, and changed by one while no other uses it. Calls on one group come from one thread at a
  * time and in one order on all ranks; transfers (send, recv) are not bound to an order. Works, errors,
- * tensors, values, entries, layouts and results may be used by many threads at once. After fork()
+ * tensors, values, entries, layouts, stores and results may be used by many threads at once. After fork()
  * without exec nothing works in the child.
  *
  * Ranks are those of the job, as the launcher numbers them and as errors name them; arrays with one
@@ -74,6 +74,7 @@ typedef struct leafpack_value leafpack_value;
 typedef struct leafpack_tree leafpack_tree;
 typedef struct leafpack_entries leafpack_entries;
 typedef struct leafpack_layout leafpack_layout;
+typedef struct leafpack_store leafpack_store;
 typedef struct leafpack_group leafpack_group;
 typedef struct leafpack_work leafpack_work;
 typedef struct leafpack_result leafpack_result;
@@ -394,6 +395,60 @@ LEAFPACK_CALL leafpack_layout_text(const leafpack_layout* layout, const char** t
 LEAFPACK_CALL leafpack_layout_num_bytes(const leafpack_layout* layout, int64_t* num_bytes);
 LEAFPACK_API void leafpack_layout_free(leafpack_layout* layout);
 
+/* ---- Stores -----------------------------------------------------------------------------------
+ *
+ * Keys and values (any bytes) over which ranks meet. A store is one connection, whose calls come one after
+ * the other: a call of another thread waits behind one that waits for a key; leafpack_store_clone gives a
+ * connection of its own. Errors of all: LEAFPACK_DEADLINE_EXCEEDED when the store's time is over, with the
+ * keys; LEAFPACK_UNAVAILABLE when it cannot be reached. As sizes of keys and texts LEAFPACK_TO_ZERO will
+ * do. `timeout_ms` of the three that make a store: of what waits for a key, and for the server to
+ * appear; 0: five minutes. */
+
+/* A store in one process, reached by TCP. Not 0 as `serves`: this process listens at the address, as long as
+ * a handle or a group over it lives; `port` 0 is then a free one, which leafpack_store_port tells. */
+LEAFPACK_CALL leafpack_store_tcp(const char* host, int32_t port, int32_t serves, int64_t timeout_ms,
+                                 leafpack_store** store);
+/* A store in a file that all processes see. What is in the file is in the store, so one of a dead run
+ * must be removed before (leafpack_group_from_file knows it, and need not be told). */
+LEAFPACK_CALL leafpack_store_file(const char* path, int64_t timeout_ms, leafpack_store** store);
+/* A store in the memory of this process. */
+LEAFPACK_CALL leafpack_store_memory(int64_t timeout_ms, leafpack_store** store);
+/* The same store with `prefix` and "/" before each key. */
+LEAFPACK_CALL leafpack_store_with_prefix(const leafpack_store* store, const char* prefix,
+                                         leafpack_store** prefixed);
+LEAFPACK_CALL leafpack_store_clone(const leafpack_store* store, leafpack_store** clone);
+
+LEAFPACK_CALL leafpack_store_set(const leafpack_store* store, const char* key, size_t key_size,
+                                 const void* value, size_t size);
+/* Waits for the key; gives LEAFPACK_VALUE_BYTES. */
+LEAFPACK_CALL leafpack_store_get(const leafpack_store* store, const char* key, size_t key_size,
+                                 leafpack_value** value);
+/* Adds to a number that begins with 0; `sum` is what it is then. Its value reads as decimal text.
+ * LEAFPACK_FAILED_PRECONDITION if the value is no number. */
+LEAFPACK_CALL leafpack_store_add(const leafpack_store* store, const char* key, size_t key_size,
+                                 int64_t amount, int64_t* sum);
+/* In one step: sets the key to `desired` if it has the value `expected`, or if it has none and `expected` is
+ * empty. Gives the value afterwards (LEAFPACK_VALUE_BYTES): `expected` where there is still none. */
+LEAFPACK_CALL leafpack_store_compare_set(const leafpack_store* store, const char* key,
+                                         size_t key_size, const void* expected,
+                                         size_t expected_size, const void* desired,
+                                         size_t desired_size, leafpack_value** value);
+/* 1 if the key is there now, else 0. */
+LEAFPACK_CALL leafpack_store_has(const leafpack_store* store, const char* key, size_t key_size,
+                                 int32_t* there);
+/* Returns when the key is there, after `timeout_ms` (more than 0; 0: the store's) at the latest. */
+LEAFPACK_CALL leafpack_store_wait(const leafpack_store* store, const char* key, size_t key_size,
+                                  int64_t timeout_ms);
+/* `was_there` (may be NULL) gets 1 if there was something to remove, else 0. LEAFPACK_UNIMPLEMENTED by
+ * stores that cannot. */
+LEAFPACK_CALL leafpack_store_remove(const leafpack_store* store, const char* key, size_t key_size,
+                                    int32_t* was_there);
+/* Keys of the whole store, whatever the prefix. A store in a file counts one or two of its own. */
+LEAFPACK_CALL leafpack_store_num_keys(const leafpack_store* store, int64_t* num_keys);
+/* Of a TCP store; else 0. */
+LEAFPACK_CALL leafpack_store_port(const leafpack_store* store, int32_t* port);
+LEAFPACK_API void leafpack_store_free(leafpack_store* store);
+
 /* ---- Groups ----------------------------------------------------------------------------------- */
 
 typedef struct leafpack_group_options {
@@ -401,8 +456,12 @@ typedef struct leafpack_group_options {
   const char* backend;        /* "gloo" (NULL), "shm" */
   int64_t timeout_ms;         /* of calls that give none; 0: five minutes */
   const char* interface_name; /* of the network; NULL: chosen */
+  /* Asked about every 50 ms by the function that makes the group, while it waits for a store that is
+   * reached by TCP, and in leafpack_group_split; not 0 gives up. */
+  int32_t (*interrupt)(void* context);
+  void* interrupt_context;
 } leafpack_group_options;
-#define LEAFPACK_GROUP_OPTIONS_INIT {sizeof(leafpack_group_options), NULL, 0, NULL}
+#define LEAFPACK_GROUP_OPTIONS_INIT {sizeof(leafpack_group_options), NULL, 0, NULL, NULL, NULL}
 
 /* Making a group talks to nobody but the store at which the ranks meet; the first collective connects.
  * All of these may be called again for further groups, by all ranks in one order. */
@@ -418,6 +477,13 @@ LEAFPACK_CALL leafpack_group_from_file(const char* path, int32_t rank, int32_t s
 LEAFPACK_CALL leafpack_group_from_url(const char* url, int32_t rank, int32_t size,
                                       const leafpack_group_options* options,
                                       leafpack_group** group);
+/* Ranks that meet in a store. `prefix` keeps the group apart from other users of the store: equal on all
+ * ranks, never used twice on one store. `global_ranks`: rank in the job of each place in the group; NULL:
+ * they are equal. Further handles of the store stay the caller's, who may free them at once. */
+LEAFPACK_CALL leafpack_group_from_store(const leafpack_store* store, const char* prefix,
+                                        int32_t rank, int32_t size, const int32_t* global_ranks,
+                                        const leafpack_group_options* options,
+                                        leafpack_group** group);
 /* Ranks that are threads of this process, over a store in its memory: `groups` has room for `size`
  * handles, one for each thread, and gets the group of rank r at index r. */
 LEAFPACK_CALL leafpack_groups_in_process(int32_t size, const leafpack_group_options* options,
@@ -650,23 +716,39 @@ LEAFPACK_CALL leafpack_barrier(const leafpack_group* group, const leafpack_call_
 
 /* The same for plain bytes of any size: the result has one string of bytes for broadcast and scatter, one
  * per rank for the gathers (none beside the root of gather). Only the root's data is looked at by
- * broadcast and scatter. */
+ * broadcast and scatter. The asynchronous forms copy the data before they return. */
 LEAFPACK_CALL leafpack_broadcast_bytes(const void* data, size_t size, int32_t root,
                                        const leafpack_group* group,
                                        const leafpack_call_options* options,
                                        leafpack_result** result);
+LEAFPACK_CALL leafpack_broadcast_bytes_async(const void* data, size_t size, int32_t root,
+                                             const leafpack_group* group,
+                                             const leafpack_call_options* options,
+                                             leafpack_work** work);
 LEAFPACK_CALL leafpack_all_gather_bytes(const void* data, size_t size, const leafpack_group* group,
                                         const leafpack_call_options* options,
                                         leafpack_result** result);
+LEAFPACK_CALL leafpack_all_gather_bytes_async(const void* data, size_t size,
+                                              const leafpack_group* group,
+                                              const leafpack_call_options* options,
+                                              leafpack_work** work);
 LEAFPACK_CALL leafpack_gather_bytes(const void* data, size_t size, int32_t root,
                                     const leafpack_group* group,
                                     const leafpack_call_options* options,
                                     leafpack_result** result);
+LEAFPACK_CALL leafpack_gather_bytes_async(const void* data, size_t size, int32_t root,
+                                          const leafpack_group* group,
+                                          const leafpack_call_options* options,
+                                          leafpack_work** work);
 /* data[i], of sizes[i] bytes, goes to rank i of the group; `count` is 0 beside the root. */
 LEAFPACK_CALL leafpack_scatter_bytes(const void* const* data, const size_t* sizes, size_t count,
                                      int32_t root, const leafpack_group* group,
                                      const leafpack_call_options* options,
                                      leafpack_result** result);
+LEAFPACK_CALL leafpack_scatter_bytes_async(const void* const* data, const size_t* sizes,
+                                           size_t count, int32_t root, const leafpack_group* group,
+                                           const leafpack_call_options* options,
+                                           leafpack_work** work);
 
 /* ---- Transfers between two ranks --------------------------------------------------------------
  *

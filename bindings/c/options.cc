@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -158,12 +159,12 @@ TransferOptions ReadTransferOptions(const leafpack_transfer_options* options) {
   return result;
 }
 
-GroupOptions ReadGroupOptions(const leafpack_group_options* options, GroupOptions defaults) {
+GroupCall ReadGroupOptions(const leafpack_group_options* options, GroupOptions defaults) {
   const leafpack_group_options given = CopyStruct(options, "options");
   if (given.backend != nullptr) defaults.backend = given.backend;
   if (given.timeout_ms != 0) defaults.timeout = absl::Milliseconds(given.timeout_ms);
   if (given.interface_name != nullptr) defaults.interface_name = given.interface_name;
-  return defaults;
+  return {std::move(defaults), ReadInterrupt(given.interrupt, given.interrupt_context)};
 }
 
 absl::Duration ReadWaitTimeout(int64_t timeout_ms) {

@@ -78,7 +78,11 @@ ReduceCall ReadReduceOptions(const leafpack_reduce_options* options);
 MoveCall ReadCallOptions(const leafpack_call_options* options);
 TransferOptions ReadTransferOptions(const leafpack_transfer_options* options);
 // What is not given is that of `defaults`.
-GroupOptions ReadGroupOptions(const leafpack_group_options* options, GroupOptions defaults = {});
+struct GroupCall {
+  GroupOptions options;
+  InterruptCheck interrupt;  // of the call that makes the group
+};
+GroupCall ReadGroupOptions(const leafpack_group_options* options, GroupOptions defaults = {});
 
 // Milliseconds, or LEAFPACK_NO_TIMEOUT.
 absl::Duration ReadWaitTimeout(int64_t timeout_ms);

@@ -66,6 +66,8 @@ static void add_group_options(void) {
   MEMBER(leafpack_group_options, backend);
   MEMBER(leafpack_group_options, timeout_ms);
   MEMBER(leafpack_group_options, interface_name);
+  MEMBER(leafpack_group_options, interrupt);
+  MEMBER(leafpack_group_options, interrupt_context);
 }
 
 static void add_stats(void) {

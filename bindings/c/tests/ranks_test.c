@@ -269,38 +269,184 @@ static void check_num_strings(const leafpack_result* result, int32_t expected) {
   CHECK_INT(strings, expected);
 }
 
+/* The result of a call that was started, and its end. */
+static leafpack_result* result_of(leafpack_work* work) {
+  leafpack_result* result = NULL;
+  OK(leafpack_work_wait(work, LEAFPACK_NO_TIMEOUT));
+  OK(leafpack_work_result(work, &result));
+  leafpack_work_free(work);
+  return result;
+}
+
 static void bytes(void) {
   leafpack_result* result = NULL;
+  leafpack_work* work = NULL;
   char own[32];
+  char mine[32];
   char text[8][32];
   const void* data[8];
   size_t sizes[8];
-  snprintf(own, sizeof(own), "rank %d", (int)rank);
-  for (int32_t i = 0; i < size; ++i) {
-    snprintf(text[i], sizeof(text[i]), "to %d", (int)i);
-    data[i] = text[i];
-    sizes[i] = strlen(text[i]);
-  }
-  OK(leafpack_broadcast_bytes(own, strlen(own), 0, world, NULL, &result));
-  check_string(result, 0, "rank 0");
-  leafpack_result_free(result);
-  OK(leafpack_all_gather_bytes(own, strlen(own), world, NULL, &result));
-  check_num_strings(result, size);
-  check_string(result, (size_t)rank, own);
-  check_string(result, 0, "rank 0");
-  leafpack_result_free(result);
-  OK(leafpack_gather_bytes(own, strlen(own), 0, world, NULL, &result));
-  check_num_strings(result, rank == 0 ? size : 0);
-  leafpack_result_free(result);
-  OK(leafpack_scatter_bytes(data, sizes, (size_t)size, 0, world, NULL, &result));
-  char mine[32];
+  const int32_t root = size - 1;
   snprintf(mine, sizeof(mine), "to %d", (int)rank);
-  check_string(result, 0, mine);
-  FAILS(leafpack_result_string(result, 1, &data[0], &sizes[0]), LEAFPACK_OUT_OF_RANGE, "1");
+  for (int async = 0; async < 2; ++async) {
+    snprintf(own, sizeof(own), "rank %d", (int)rank);
+    for (int32_t i = 0; i < size; ++i) {
+      snprintf(text[i], sizeof(text[i]), "to %d", (int)i);
+      data[i] = text[i];
+      sizes[i] = strlen(text[i]);
+    }
+    const size_t length = strlen(own);
+    leafpack_result* gathered = NULL;
+    leafpack_result* on_root = NULL;
+    leafpack_result* scattered = NULL;
+    if (async) {
+      /* All at once, from memory that is used again while they run: they have copies. */
+      leafpack_work* works[4] = {NULL};
+      OK(leafpack_broadcast_bytes_async(own, length, 0, world, NULL, &works[0]));
+      OK(leafpack_all_gather_bytes_async(own, length, world, NULL, &works[1]));
+      OK(leafpack_gather_bytes_async(own, length, root, world, NULL, &works[2]));
+      OK(leafpack_scatter_bytes_async(data, sizes, (size_t)size, root, world, NULL, &works[3]));
+      memset(own, '?', length);
+      memset(text, '?', sizeof(text));
+      scattered = result_of(works[3]);
+      result = result_of(works[0]);
+      gathered = result_of(works[1]);
+      on_root = result_of(works[2]);
+    } else {
+      OK(leafpack_broadcast_bytes(own, length, 0, world, NULL, &result));
+      OK(leafpack_all_gather_bytes(own, length, world, NULL, &gathered));
+      OK(leafpack_gather_bytes(own, length, root, world, NULL, &on_root));
+      OK(leafpack_scatter_bytes(data, sizes, (size_t)size, root, world, NULL, &scattered));
+    }
+    check_num_strings(result, 1);
+    check_string(result, 0, "rank 0");
+    leafpack_result_free(result);
+    check_num_strings(gathered, size);
+    check_num_strings(on_root, rank == root ? size : 0);
+    for (int32_t i = 0; i < size; ++i) {
+      char expected[32];
+      snprintf(expected, sizeof(expected), "rank %d", (int)i);
+      check_string(gathered, (size_t)i, expected);
+      if (rank == root) check_string(on_root, (size_t)i, expected);
+    }
+    leafpack_result_free(gathered);
+    leafpack_result_free(on_root);
+    check_num_strings(scattered, 1);
+    check_string(scattered, 0, mine);
+    FAILS(leafpack_result_string(scattered, 1, &data[0], &sizes[0]), LEAFPACK_OUT_OF_RANGE, "1");
+    leafpack_result_free(scattered);
+  }
+
+  /* What is not the root's is not looked at; nothing is a string too. */
+  OK(leafpack_broadcast_bytes_async(NULL, rank == 0 ? 0 : 99, 0, world, NULL, &work));
+  result = result_of(work);
+  check_string(result, 0, "");
   leafpack_result_free(result);
+  OK(leafpack_scatter_bytes_async(rank == 0 ? data : NULL, rank == 0 ? sizes : NULL,
+                                  rank == 0 ? (size_t)size : 77, 0, world, NULL, &work));
+  leafpack_result_free(result_of(work));
+
+  /* Large ones leave the control channel. */
+  enum { kMany = 3000000 };
+  char* many = malloc(kMany);
+  CHECK(many != NULL);
+  memset(many, 'a' + rank, kMany);
+  OK(leafpack_all_gather_bytes_async(many, kMany, world, NULL, &work));
+  free(many);
+  result = result_of(work);
+  for (int32_t i = 0; i < size; ++i) {
+    const void* found = NULL;
+    size_t length = 0;
+    OK(leafpack_result_string(result, (size_t)i, &found, &length));
+    CHECK_INT(length, kMany);
+    CHECK(((const char*)found)[0] == 'a' + i && ((const char*)found)[kMany - 1] == 'a' + i);
+  }
+  leafpack_result_free(result);
+
+  /* Another collective on the last rank: each rank's work has the error, and the group goes on. */
+  if (size > 1) {
+    if (rank == size - 1) {
+      OK(leafpack_gather_bytes_async("x", 1, 0, world, NULL, &work));
+    } else {
+      OK(leafpack_all_gather_bytes_async("x", 1, world, NULL, &work));
+    }
+    FAILS(leafpack_work_wait(work, LEAFPACK_NO_TIMEOUT), LEAFPACK_FAILED_PRECONDITION, "gather");
+    FAILS(leafpack_work_result(work, &result), LEAFPACK_FAILED_PRECONDITION, "gather");
+    leafpack_work_free(work);
+  }
   leafpack_call_options options = LEAFPACK_CALL_OPTIONS_INIT;
   options.name = "the end";
   OK(leafpack_barrier(world, &options));
+}
+
+static int32_t says_yes(void* context) {
+  ++*(int*)context;
+  return 1;
+}
+
+/* Groups over a store that rank 0 serves. */
+static void stores(void) {
+  leafpack_store* store = NULL;
+  char address[32];
+  leafpack_result* result = NULL;
+  int32_t port = 0;
+  if (rank == 0) {
+    OK(leafpack_store_tcp("localhost", 0, 1, 120000, &store));
+    OK(leafpack_store_port(store, &port));
+    CHECK(port > 0);
+  }
+  snprintf(address, sizeof(address), "%d", (int)port);
+  OK(leafpack_broadcast_bytes(address, strlen(address) + 1, 0, world, NULL, &result));
+  const void* given = NULL;
+  size_t length = 0;
+  OK(leafpack_result_string(result, 0, &given, &length));
+  port = atoi(given);
+  leafpack_result_free(result);
+  if (rank != 0) OK(leafpack_store_tcp("localhost", port, 0, 120000, &store));
+
+  int64_t sum = 0;
+  OK(leafpack_store_add(store, "count", LEAFPACK_TO_ZERO, 1, &sum));
+  CHECK(sum >= 1 && sum <= size);
+  OK(leafpack_barrier(world, NULL));
+  OK(leafpack_store_add(store, "count", LEAFPACK_TO_ZERO, 0, &sum));
+  CHECK_INT(sum, size);
+
+  /* Place in the group i is rank size - 1 - i of the job. */
+  int32_t global[8];
+  for (int32_t i = 0; i < size; ++i) global[i] = size - 1 - i;
+  leafpack_group* group = NULL;
+  leafpack_group_options options = LEAFPACK_GROUP_OPTIONS_INIT;
+  options.timeout_ms = 120000;
+  OK(leafpack_group_from_store(store, "g/1", size - 1 - rank, size, global, &options, &group));
+  leafpack_store_free(store); /* the group has its own */
+  int32_t number = -1;
+  OK(leafpack_group_global_rank(group, &number));
+  CHECK_INT(number, rank);
+  leafpack_tree* tree = new_tree();
+  float* x = add_floats(tree, "x", 1, (float)rank);
+  OK(leafpack_all_reduce(tree, group, NULL));
+  CHECK(*x == sum_of_ranks(0));
+  leafpack_tree_free(tree);
+
+  /* A split that one rank gives up ends on all of them. */
+  if (size > 1) {
+    int asked = 0;
+    leafpack_group* half = NULL;
+    if (rank == 0) {
+      options.interrupt = says_yes;
+      options.interrupt_context = &asked;
+      FAILS(leafpack_group_split(group, 0, 0, &options, &half), LEAFPACK_CANCELLED, "");
+      CHECK(asked > 0);
+    }
+    OK(leafpack_barrier(world, NULL));
+    if (rank != 0) {
+      leafpack_error* error = leafpack_group_split(group, 0, 0, NULL, &half);
+      CHECK(error != NULL && half == NULL);
+      leafpack_error_free(error);
+    }
+  }
+  leafpack_group_free(group);
+  OK(leafpack_barrier(world, NULL)); /* until then rank 0 serves */
 }
 
 static void transfers(void) {
@@ -457,6 +603,7 @@ int main(void) {
   bytes();
   transfers();
   groups();
+  stores();
   OK(leafpack_barrier(world, NULL));
   leafpack_group_free(world);
   check_no_leaks();

@@ -130,6 +130,10 @@ pub struct leafpack_layout {
     _opaque: [u8; 0],
 }
 #[repr(C)]
+pub struct leafpack_store {
+    _opaque: [u8; 0],
+}
+#[repr(C)]
 pub struct leafpack_group {
     _opaque: [u8; 0],
 }
@@ -189,6 +193,8 @@ pub struct leafpack_group_options {
     pub backend: *const c_char,
     pub timeout_ms: i64,
     pub interface_name: *const c_char,
+    pub interrupt: Option<unsafe extern "C" fn(context: *mut c_void) -> i32>,
+    pub interrupt_context: *mut c_void,
 }
 
 #[repr(C)]
@@ -327,9 +333,25 @@ extern "C" {
     pub fn leafpack_layout_text(layout: *const leafpack_layout, text: *mut *const c_char) -> *mut leafpack_error;
     pub fn leafpack_layout_num_bytes(layout: *const leafpack_layout, num_bytes: *mut i64) -> *mut leafpack_error;
     pub fn leafpack_layout_free(layout: *mut leafpack_layout);
+    pub fn leafpack_store_tcp(host: *const c_char, port: i32, serves: i32, timeout_ms: i64, store: *mut *mut leafpack_store) -> *mut leafpack_error;
+    pub fn leafpack_store_file(path: *const c_char, timeout_ms: i64, store: *mut *mut leafpack_store) -> *mut leafpack_error;
+    pub fn leafpack_store_memory(timeout_ms: i64, store: *mut *mut leafpack_store) -> *mut leafpack_error;
+    pub fn leafpack_store_with_prefix(store: *const leafpack_store, prefix: *const c_char, prefixed: *mut *mut leafpack_store) -> *mut leafpack_error;
+    pub fn leafpack_store_clone(store: *const leafpack_store, clone: *mut *mut leafpack_store) -> *mut leafpack_error;
+    pub fn leafpack_store_set(store: *const leafpack_store, key: *const c_char, key_size: usize, value: *const c_void, size: usize) -> *mut leafpack_error;
+    pub fn leafpack_store_get(store: *const leafpack_store, key: *const c_char, key_size: usize, value: *mut *mut leafpack_value) -> *mut leafpack_error;
+    pub fn leafpack_store_add(store: *const leafpack_store, key: *const c_char, key_size: usize, amount: i64, sum: *mut i64) -> *mut leafpack_error;
+    pub fn leafpack_store_compare_set(store: *const leafpack_store, key: *const c_char, key_size: usize, expected: *const c_void, expected_size: usize, desired: *const c_void, desired_size: usize, value: *mut *mut leafpack_value) -> *mut leafpack_error;
+    pub fn leafpack_store_has(store: *const leafpack_store, key: *const c_char, key_size: usize, there: *mut i32) -> *mut leafpack_error;
+    pub fn leafpack_store_wait(store: *const leafpack_store, key: *const c_char, key_size: usize, timeout_ms: i64) -> *mut leafpack_error;
+    pub fn leafpack_store_remove(store: *const leafpack_store, key: *const c_char, key_size: usize, was_there: *mut i32) -> *mut leafpack_error;
+    pub fn leafpack_store_num_keys(store: *const leafpack_store, num_keys: *mut i64) -> *mut leafpack_error;
+    pub fn leafpack_store_port(store: *const leafpack_store, port: *mut i32) -> *mut leafpack_error;
+    pub fn leafpack_store_free(store: *mut leafpack_store);
     pub fn leafpack_group_from_environment(options: *const leafpack_group_options, group: *mut *mut leafpack_group) -> *mut leafpack_error;
     pub fn leafpack_group_from_file(path: *const c_char, rank: i32, size: i32, options: *const leafpack_group_options, group: *mut *mut leafpack_group) -> *mut leafpack_error;
     pub fn leafpack_group_from_url(url: *const c_char, rank: i32, size: i32, options: *const leafpack_group_options, group: *mut *mut leafpack_group) -> *mut leafpack_error;
+    pub fn leafpack_group_from_store(store: *const leafpack_store, prefix: *const c_char, rank: i32, size: i32, global_ranks: *const i32, options: *const leafpack_group_options, group: *mut *mut leafpack_group) -> *mut leafpack_error;
     pub fn leafpack_groups_in_process(size: i32, options: *const leafpack_group_options, groups: *mut *mut leafpack_group) -> *mut leafpack_error;
     pub fn leafpack_group_of_ranks(parent: *const leafpack_group, ranks: *const i32, num_ranks: usize, name: *const c_char, options: *const leafpack_group_options, group: *mut *mut leafpack_group) -> *mut leafpack_error;
     pub fn leafpack_group_split(parent: *const leafpack_group, color: i32, key: i32, options: *const leafpack_group_options, group: *mut *mut leafpack_group) -> *mut leafpack_error;
@@ -362,9 +384,13 @@ extern "C" {
     pub fn leafpack_all_to_all_async(trees: *const *const leafpack_tree, num_trees: usize, group: *const leafpack_group, options: *const leafpack_call_options, work: *mut *mut leafpack_work) -> *mut leafpack_error;
     pub fn leafpack_barrier(group: *const leafpack_group, options: *const leafpack_call_options) -> *mut leafpack_error;
     pub fn leafpack_broadcast_bytes(data: *const c_void, size: usize, root: i32, group: *const leafpack_group, options: *const leafpack_call_options, result: *mut *mut leafpack_result) -> *mut leafpack_error;
+    pub fn leafpack_broadcast_bytes_async(data: *const c_void, size: usize, root: i32, group: *const leafpack_group, options: *const leafpack_call_options, work: *mut *mut leafpack_work) -> *mut leafpack_error;
     pub fn leafpack_all_gather_bytes(data: *const c_void, size: usize, group: *const leafpack_group, options: *const leafpack_call_options, result: *mut *mut leafpack_result) -> *mut leafpack_error;
+    pub fn leafpack_all_gather_bytes_async(data: *const c_void, size: usize, group: *const leafpack_group, options: *const leafpack_call_options, work: *mut *mut leafpack_work) -> *mut leafpack_error;
     pub fn leafpack_gather_bytes(data: *const c_void, size: usize, root: i32, group: *const leafpack_group, options: *const leafpack_call_options, result: *mut *mut leafpack_result) -> *mut leafpack_error;
+    pub fn leafpack_gather_bytes_async(data: *const c_void, size: usize, root: i32, group: *const leafpack_group, options: *const leafpack_call_options, work: *mut *mut leafpack_work) -> *mut leafpack_error;
     pub fn leafpack_scatter_bytes(data: *const *const c_void, sizes: *const usize, count: usize, root: i32, group: *const leafpack_group, options: *const leafpack_call_options, result: *mut *mut leafpack_result) -> *mut leafpack_error;
+    pub fn leafpack_scatter_bytes_async(data: *const *const c_void, sizes: *const usize, count: usize, root: i32, group: *const leafpack_group, options: *const leafpack_call_options, work: *mut *mut leafpack_work) -> *mut leafpack_error;
     pub fn leafpack_send(tree: *const leafpack_tree, to: i32, group: *const leafpack_group, options: *const leafpack_transfer_options) -> *mut leafpack_error;
     pub fn leafpack_isend(tree: *const leafpack_tree, to: i32, group: *const leafpack_group, options: *const leafpack_transfer_options, work: *mut *mut leafpack_work) -> *mut leafpack_error;
     pub fn leafpack_recv(tree: *const leafpack_tree, from: i32, group: *const leafpack_group, options: *const leafpack_transfer_options, result: *mut *mut leafpack_result) -> *mut leafpack_error;
