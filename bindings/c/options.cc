@@ -53,7 +53,7 @@ void ReadCommon(const Struct& given, Options* options) {
   options->check = kChecks[ReadChoice(given.check, LEAFPACK_OFF, "options.check")];
   if (given.max_in_flight_bytes != 0) options->max_in_flight_bytes = given.max_in_flight_bytes;
   options->interrupt = ReadInterrupt(given.interrupt, given.interrupt_context);
-  if (given.stats != nullptr) SizeToFill(given.stats, sizeof(leafpack_stats), "options.stats");
+  if (given.stats != nullptr) SizeToFill(given.stats, kFirstSize<leafpack_stats>, "options.stats");
 }
 
 Bucketing ReadBucketing(const leafpack_reduce_options& given) {

@@ -25,17 +25,25 @@ void ReadStruct(const void* theirs, size_t smallest, size_t size, void* ours, co
 // The struct_size of a struct that is filled, after a check.
 size_t SizeToFill(const void* theirs, size_t smallest, const char* argument);
 
+// The size of a struct in the first version that had it; specialized for those that have grown at their end
+// since, so that programs which were compiled before go on.
+template <typename Struct>
+inline constexpr size_t kFirstSize = sizeof(Struct);
+template <>
+inline constexpr size_t kFirstSize<leafpack_group_options> =
+    offsetof(leafpack_group_options, interrupt);
+
 template <typename Struct>
 Struct CopyStruct(const Struct* theirs, const char* argument) {
   Struct ours = {};
-  ReadStruct(theirs, sizeof(Struct), sizeof(Struct), &ours, argument);
+  ReadStruct(theirs, kFirstSize<Struct>, sizeof(Struct), &ours, argument);
   return ours;
 }
 
 // Writes as much of `ours` as the caller's struct has room for; its struct_size stays.
 template <typename Struct>
 void FillStruct(const Struct& ours, Struct* theirs, const char* argument) {
-  const size_t room = SizeToFill(theirs, sizeof(Struct), argument);
+  const size_t room = SizeToFill(theirs, kFirstSize<Struct>, argument);
   const size_t size = room < sizeof(Struct) ? room : sizeof(Struct);
   std::memcpy(reinterpret_cast<char*>(theirs) + sizeof(size_t),
               reinterpret_cast<const char*>(&ours) + sizeof(size_t), size - sizeof(size_t));

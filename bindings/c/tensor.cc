@@ -278,7 +278,7 @@ leafpack_error* leafpack_tensor_to_dlpack_versioned(const leafpack_tensor* tenso
 leafpack_error* leafpack_tensor_get_info(const leafpack_tensor* tensor,
                                          leafpack_tensor_info* info) {
   return Guard([&] {
-    SizeToFill(info, sizeof(leafpack_tensor_info), "info");
+    SizeToFill(info, kFirstSize<leafpack_tensor_info>, "info");
     FillStruct(InfoOf(Need(tensor, "tensor")->tensor), info, "info");
   });
 }

@@ -93,7 +93,7 @@ leafpack_error* leafpack_work_result(const leafpack_work* work, leafpack_result*
 
 leafpack_error* leafpack_work_stats(const leafpack_work* work, leafpack_stats* stats) {
   return Guard([&] {
-    SizeToFill(stats, sizeof(leafpack_stats), "stats");
+    SizeToFill(stats, kFirstSize<leafpack_stats>, "stats");
     const auto object = Need(work, "work");
     leafpack::CollectiveStats measured;
     if (const auto* tree = std::get_if<leafpack::TreeWork>(&object->work)) {

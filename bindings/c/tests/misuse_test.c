@@ -262,6 +262,25 @@ static void wrong_options(void) {
   leafpack_error_free(error);
 }
 
+static int32_t never_called(void* context) {
+  (void)context;
+  CHECK(0);
+  return 1;
+}
+
+/* What was compiled before a struct grew: members behind its end are not read. */
+static void earlier_versions(void) {
+  leafpack_group_options options = LEAFPACK_GROUP_OPTIONS_INIT;
+  leafpack_group* half = NULL;
+  options.struct_size = offsetof(leafpack_group_options, interrupt);
+  options.backend = "gloo";
+  options.interrupt = never_called;
+  OK(leafpack_group_split(group, 0, 0, &options, &half));
+  leafpack_group_free(half);
+  options.struct_size -= 8;
+  REFUSED(leafpack_group_split(group, 0, 0, &options, &half), "struct_size 24");
+}
+
 static void wrong_waits(void) {
   OK(leafpack_all_reduce_async(tree, group, NULL, &work));
   REFUSED(leafpack_work_wait(work, -2), "-2");
@@ -291,6 +310,7 @@ int main(void) {
   dead_handles();
   null_arguments();
   wrong_options();
+  earlier_versions();
   wrong_waits();
   OK(leafpack_all_reduce(tree, group, NULL)); /* the group is usable after all of this */
   leafpack_tree_free(tree);

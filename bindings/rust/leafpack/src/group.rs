@@ -1,7 +1,6 @@
 //! Groups of ranks.
 
 use std::cell::Cell;
-use std::ffi::CString;
 use std::marker::PhantomData;
 use std::path::Path;
 use std::ptr::{self, NonNull};
@@ -10,30 +9,58 @@ use std::time::Duration;
 use leafpack_sys as sys;
 
 use crate::error::{check, Error, Result};
-use crate::options::{c_string, milliseconds};
+use crate::options::{c_string, milliseconds, text_or_null, with_interrupt};
+use crate::store::Store;
 
-/// How to make a group.
-#[derive(Clone, Debug, Default)]
-pub struct GroupOptions {
-    /// "gloo" (as None does) or "shm".
-    pub backend: Option<String>,
-    /// Of calls that give none; five minutes if None.
+/// How to make a group; `Default` has them all.
+#[derive(Clone, Copy, Default)]
+pub struct GroupOptions<'o> {
+    /// "gloo" or "shm". If None: gloo, or the parent's.
+    pub backend: Option<&'o str>,
+    /// Of calls that give none. If None: five minutes, or the parent's.
     pub timeout: Option<Duration>,
-    /// The network interface; chosen if None.
-    pub interface_name: Option<String>,
+    /// The network interface. If None: chosen, or the parent's.
+    pub interface_name: Option<&'o str>,
+    /// Asked about every 50 ms while the making of the group waits for a store that is reached by TCP, and by
+    /// [`Group::split`]; true gives up.
+    pub interrupt: Option<&'o dyn Fn() -> bool>,
 }
 
-impl GroupOptions {
-    fn with_raw<R>(&self, call: impl FnOnce(*const sys::leafpack_group_options) -> Result<R>) -> Result<R> {
-        let backend = self.backend.as_deref().map(c_string).transpose()?;
-        let interface_name = self.interface_name.as_deref().map(c_string).transpose()?;
-        let text = |text: &Option<CString>| text.as_ref().map_or(ptr::null(), |text| text.as_ptr());
-        call(&sys::leafpack_group_options {
-            struct_size: std::mem::size_of::<sys::leafpack_group_options>(),
-            backend: text(&backend),
-            timeout_ms: milliseconds(self.timeout)?,
-            interface_name: text(&interface_name),
+impl GroupOptions<'_> {
+    fn with_raw(
+        &self,
+        call: impl FnOnce(*const sys::leafpack_group_options) -> *mut sys::leafpack_error,
+    ) -> Result<()> {
+        let backend = self.backend.map(c_string).transpose()?;
+        let interface_name = self.interface_name.map(c_string).transpose()?;
+        let timeout_ms = milliseconds(self.timeout)?;
+        with_interrupt(self.interrupt, |interrupt, interrupt_context| {
+            call(&sys::leafpack_group_options {
+                struct_size: std::mem::size_of::<sys::leafpack_group_options>(),
+                backend: text_or_null(&backend),
+                timeout_ms,
+                interface_name: text_or_null(&interface_name),
+                interrupt,
+                interrupt_context,
+            })
         })
+    }
+
+    /// Calls a function that gives a group, or none.
+    fn made(
+        &self,
+        make: impl FnOnce(*const sys::leafpack_group_options, *mut *mut sys::leafpack_group) -> *mut sys::leafpack_error,
+    ) -> Result<Option<Group>> {
+        let mut raw = ptr::null_mut();
+        self.with_raw(|options| make(options, &mut raw))?;
+        Ok(NonNull::new(raw).map(Group::from_raw))
+    }
+
+    fn made_one(
+        &self,
+        make: impl FnOnce(*const sys::leafpack_group_options, *mut *mut sys::leafpack_group) -> *mut sys::leafpack_error,
+    ) -> Result<Group> {
+        Ok(self.made(make)?.expect("the library gave no group"))
     }
 }
 
@@ -58,17 +85,6 @@ impl Drop for Group {
     }
 }
 
-/// Calls a function that gives a group, or none.
-fn made(make: impl FnOnce(*mut *mut sys::leafpack_group) -> *mut sys::leafpack_error) -> Result<Option<Group>> {
-    let mut raw = ptr::null_mut();
-    check(make(&mut raw))?;
-    Ok(NonNull::new(raw).map(Group::from_raw))
-}
-
-fn made_one(make: impl FnOnce(*mut *mut sys::leafpack_group) -> *mut sys::leafpack_error) -> Result<Group> {
-    Ok(made(make)?.expect("the library gave no group"))
-}
-
 // SAFETY, of all below: arguments live during the call, as the header asks.
 impl Group {
     fn from_raw(raw: NonNull<sys::leafpack_group>) -> Group {
@@ -80,24 +96,44 @@ impl Group {
     }
 
     /// All ranks of the job, from RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as launchers set them.
-    pub fn from_environment(options: &GroupOptions) -> Result<Group> {
-        options.with_raw(|options| made_one(|raw| unsafe { sys::leafpack_group_from_environment(options, raw) }))
+    pub fn from_environment(options: &GroupOptions<'_>) -> Result<Group> {
+        options.made_one(|options, raw| unsafe { sys::leafpack_group_from_environment(options, raw) })
     }
 
     /// Ranks 0 to size - 1 that meet in a file which all of them see.
-    pub fn from_file(path: &Path, rank: i32, size: i32, options: &GroupOptions) -> Result<Group> {
+    pub fn from_file(path: &Path, rank: i32, size: i32, options: &GroupOptions<'_>) -> Result<Group> {
         let text = path.to_str().ok_or_else(|| Error::invalid_argument(format!("{path:?} is no UTF-8")))?;
         let path = c_string(text)?;
-        options.with_raw(|options| {
-            made_one(|raw| unsafe { sys::leafpack_group_from_file(path.as_ptr(), rank, size, options, raw) })
-        })
+        options
+            .made_one(|options, raw| unsafe { sys::leafpack_group_from_file(path.as_ptr(), rank, size, options, raw) })
     }
 
     /// `env://` (rank and size -1), `tcp://HOST:PORT` (rank 0 listens there), `file://PATH`.
-    pub fn from_url(url: &str, rank: i32, size: i32, options: &GroupOptions) -> Result<Group> {
+    pub fn from_url(url: &str, rank: i32, size: i32, options: &GroupOptions<'_>) -> Result<Group> {
         let url = c_string(url)?;
-        options.with_raw(|options| {
-            made_one(|raw| unsafe { sys::leafpack_group_from_url(url.as_ptr(), rank, size, options, raw) })
+        options.made_one(|options, raw| unsafe { sys::leafpack_group_from_url(url.as_ptr(), rank, size, options, raw) })
+    }
+
+    /// Ranks 0 to size - 1 that meet in a store. `prefix` keeps the group apart from other users of the store:
+    /// equal on all ranks, never used twice on one store. `global_ranks`, one for each place in the group, are the
+    /// ranks in the job; equal to the places if None. The group has a connection of its own.
+    pub fn from_store(
+        store: &Store,
+        prefix: &str,
+        rank: i32,
+        size: i32,
+        global_ranks: Option<&[i32]>,
+        options: &GroupOptions<'_>,
+    ) -> Result<Group> {
+        let prefix = c_string(prefix)?;
+        if let Some(ranks) = global_ranks {
+            if usize::try_from(size) != Ok(ranks.len()) {
+                return Err(Error::invalid_argument(format!("{} global ranks for a group of {size}", ranks.len())));
+            }
+        }
+        let ranks = global_ranks.map_or(ptr::null(), |ranks| ranks.as_ptr());
+        options.made_one(|options, raw| unsafe {
+            sys::leafpack_group_from_store(store.as_raw(), prefix.as_ptr(), rank, size, ranks, options, raw)
         })
     }
 
@@ -122,28 +158,32 @@ impl Group {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn local(size: i32, options: &GroupOptions) -> Result<Vec<Group>> {
+    pub fn local(size: i32, options: &GroupOptions<'_>) -> Result<Vec<Group>> {
+        // Room for each, even where the size is refused.
         let mut raw = vec![ptr::null_mut(); size.try_into().unwrap_or(0)];
-        options.with_raw(|options| unsafe {
-            check(sys::leafpack_groups_in_process(size, options, raw.as_mut_ptr()))
-        })?;
+        options.with_raw(|options| unsafe { sys::leafpack_groups_in_process(size, options, raw.as_mut_ptr()) })?;
         Ok(raw.into_iter().filter_map(NonNull::new).map(Group::from_raw).collect())
     }
 
-    /// The group of some ranks (of the job) of this one. FailedPrecondition on a rank that is no member.
-    pub fn new_group(&self, ranks: &[i32], name: Option<&str>) -> Result<Group> {
+    /// The group of some ranks (of the job) of this one, in rising order; talks to nobody. `name` keeps apart
+    /// groups over equal lists. FailedPrecondition on a rank that is no member. What the options do not give
+    /// is this group's.
+    pub fn new_group(&self, ranks: &[i32], name: Option<&str>, options: &GroupOptions<'_>) -> Result<Group> {
         let name = name.map(c_string).transpose()?;
-        let name = name.as_ref().map_or(ptr::null(), |name| name.as_ptr());
-        made_one(|raw| unsafe {
-            sys::leafpack_group_of_ranks(self.as_raw(), ranks.as_ptr(), ranks.len(), name, ptr::null(), raw)
+        options.made_one(|options, raw| unsafe {
+            let (count, name) = (ranks.len(), text_or_null(&name));
+            sys::leafpack_group_of_ranks(self.as_raw(), ranks.as_ptr(), count, name, options, raw)
         })
     }
 
     /// A collective: ranks of one color get one group, ordered by `key`, then by rank; None for a rank
-    /// without a color.
-    pub fn split(&self, color: Option<i32>, key: i32) -> Result<Option<Group>> {
+    /// without a color. What the options do not give is this group's.
+    pub fn split(&self, color: Option<i32>, key: i32, options: &GroupOptions<'_>) -> Result<Option<Group>> {
+        if color == Some(sys::LEAFPACK_NO_COLOR) {
+            return Err(Error::invalid_argument(format!("the color {} stands for none", sys::LEAFPACK_NO_COLOR)));
+        }
         let color = color.unwrap_or(sys::LEAFPACK_NO_COLOR);
-        made(|raw| unsafe { sys::leafpack_group_split(self.as_raw(), color, key, ptr::null(), raw) })
+        options.made(|options, raw| unsafe { sys::leafpack_group_split(self.as_raw(), color, key, options, raw) })
     }
 
     fn number(

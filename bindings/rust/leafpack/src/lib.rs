@@ -22,7 +22,7 @@
 //!
 //! - A [`TensorDict`] owns its tensors, and leaves are read and written through borrows of it. A call
 //!   that writes leaves takes the tree by `&mut`; a call in flight ([`TreeWork`]) keeps that borrow.
-//! - [`TensorDict`], [`Tensor`], [`TreeWork`], [`Layout`] and [`Error`] are `Send` and `Sync`. A [`Group`]
+//! - [`TensorDict`], [`Tensor`], [`TreeWork`], [`Layout`], [`Store`] and [`Error`] are `Send` and `Sync`. A [`Group`]
 //!   is `Send` only: calls on one group come from one thread at a time.
 //! - Every error is a [`Result`] with code, kind, message, path and ranks; the message is the same as in
 //!   the other languages of a job. A panic of a closure comes out of the call that it was given to.
@@ -41,22 +41,29 @@ mod log;
 mod non_tensor;
 mod options;
 mod start;
+mod store;
 mod tensor;
 mod tensor_dict;
 mod transfers;
 mod work;
 
 pub use bytes::{
-    all_gather_bytes, broadcast_bytes, gather_bytes, irecv_bytes, isend_bytes, recv_bytes, scatter_bytes, send_bytes,
+    all_gather_bytes, all_gather_bytes_async, broadcast_bytes, broadcast_bytes_async, gather_bytes, gather_bytes_async,
+    irecv_bytes, isend_bytes, recv_bytes, scatter_bytes, scatter_bytes_async, send_bytes,
 };
 pub use collectives::*;
 pub use error::{Error, ErrorCode, ErrorKind, Result};
 pub use group::{Group, GroupOptions};
 pub use key::{KeyComponent, NestedKey};
-pub use log::{set_log, Severity};
+pub use log::{set_log, LogMessage, Severity};
 pub use non_tensor::NonTensor;
-pub use options::{AllReduceOptions, Bucketing, CallOptions, LeafFilter, OnFailure, ReduceOp, TransferOptions};
-pub use tensor::{DType, DlPack, Element, Tensor, TensorMut, TensorRef, BF16, F16};
+pub use options::{
+    AllReduceOptions, Bucketing, CallOptions, CheckMode, LeafFilter, OnFailure, ReduceOp, TransferOptions,
+};
+pub use store::Store;
+pub use tensor::{
+    DType, Device, DlPack, DlPackVersioned, Element, Tensor, TensorKind, TensorMut, TensorRef, BF16, F16,
+};
 pub use tensor_dict::{Layout, Leaf, Leaves, LeavesMut, TensorDict, TreeRef};
 pub use transfers::{irecv, irecv_into, isend, recv, recv_into, send};
 pub use work::{CollectiveStats, FromResult, Received, TreeWork};
@@ -65,6 +72,28 @@ pub use work::{CollectiveStats, FromResult, Received, TreeWork};
 pub fn version() -> String {
     // SAFETY: the text lives for ever.
     unsafe { error::text_of(leafpack_sys::leafpack_version()) }
+}
+
+/// The same as one number: major * 10000 + minor * 100 + patch.
+pub fn version_number() -> i32 {
+    // SAFETY: no arguments.
+    unsafe { leafpack_sys::leafpack_version_number() }
+}
+
+/// Of the C interface of the library that is loaded. This crate was written for [`ABI_VERSION`].
+pub fn abi_version() -> i32 {
+    // SAFETY: no arguments.
+    unsafe { leafpack_sys::leafpack_abi_version() }
+}
+
+/// Of the C interface that this crate was written for.
+pub const ABI_VERSION: i32 = leafpack_sys::LEAFPACK_ABI_VERSION;
+
+/// Objects of the C library that are not freed yet, those that this crate holds among them: for tests that
+/// look for leaks.
+pub fn live_handles() -> i64 {
+    // SAFETY: no arguments.
+    unsafe { leafpack_sys::leafpack_live_handles() }
 }
 
 /// The torch that the library was built with, "2.13.0".

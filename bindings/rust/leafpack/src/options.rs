@@ -1,6 +1,7 @@
 //! Options of calls.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::ffi::{CStr, CString};
 use std::os::raw::{c_char, c_void};
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
@@ -10,6 +11,8 @@ use std::time::Duration;
 use leafpack_sys as sys;
 
 use crate::error::{check, Error, Result};
+use crate::key::NestedKey;
+use crate::work::CollectiveStats;
 
 /// How values of all ranks become one.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -53,8 +56,23 @@ pub enum LeafFilter<'o> {
     #[default]
     All,
     Floating,
-    /// Those whose path this says yes to; the same on all ranks.
+    /// Those whose path, as errors print it, this says yes to; the same on all ranks.
     Chosen(&'o dyn Fn(&str) -> bool),
+    /// The same with the path by its components.
+    ChosenByKey(&'o dyn Fn(&NestedKey) -> bool),
+}
+
+/// When the ranks compare their calls; differs from `Always` only on backends of devices, which are not
+/// in this version.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CheckMode {
+    /// On every call.
+    #[default]
+    Always,
+    /// A layout that was agreed before is trusted.
+    First,
+    /// Never.
+    Off,
 }
 
 /// Options of a collective; `Default` has them all.
@@ -65,11 +83,15 @@ pub struct CallOptions<'o> {
     /// Compared between ranks, at most 256 bytes: a mix-up of two calls that look alike is an error.
     pub name: Option<&'o str>,
     pub on_failure: OnFailure,
+    pub check: CheckMode,
     /// Of packed bytes on this rank; 64 MiB if None.
     pub max_in_flight_bytes: Option<i64>,
     /// Asked about every 50 ms by a synchronous call while it waits; true gives the call up. Asynchronous
     /// calls have [`TreeWork::cancel`](crate::TreeWork::cancel).
     pub interrupt: Option<&'o dyn Fn() -> bool>,
+    /// Gets where the time of a synchronous call went, once it has succeeded. Asynchronous calls have
+    /// [`TreeWork::stats`](crate::TreeWork::stats).
+    pub stats: Option<&'o Cell<CollectiveStats>>,
 }
 
 /// Options of [`all_reduce`](crate::all_reduce) and its relatives.
@@ -115,12 +137,18 @@ pub(crate) fn milliseconds(time: Option<Duration>) -> Result<i64> {
     }
 }
 
+#[derive(Clone, Copy)]
+enum TakesLeaf<'o> {
+    Path(&'o dyn Fn(&str) -> bool),
+    Key(&'o dyn Fn(&NestedKey) -> bool),
+}
+
 /// Closures that the library calls. A panic must not cross it: the call is given up, then the panic
 /// goes on.
 #[derive(Default)]
 struct Callbacks<'o> {
     interrupt: Option<&'o dyn Fn() -> bool>,
-    takes_leaf: Option<&'o dyn Fn(&str) -> bool>,
+    takes_leaf: Option<TakesLeaf<'o>>,
     panic: Option<Box<dyn Any + Send>>,
 }
 
@@ -150,15 +178,28 @@ unsafe extern "C" fn ask_interrupt(context: *mut c_void) -> i32 {
 unsafe extern "C" fn ask_takes_leaf(
     context: *mut c_void,
     path_text: *const c_char,
-    _path: *const sys::leafpack_component,
-    _depth: usize,
+    path: *const sys::leafpack_component,
+    depth: usize,
 ) -> i32 {
     let callbacks = &mut *(context as *mut Callbacks);
-    let path = CStr::from_ptr(path_text).to_string_lossy();
     match callbacks.takes_leaf {
-        Some(takes_leaf) => callbacks.guarded(true, || takes_leaf(&path)),
+        Some(TakesLeaf::Path(takes)) => {
+            callbacks.guarded(true, || takes(&CStr::from_ptr(path_text).to_string_lossy()))
+        }
+        Some(TakesLeaf::Key(takes)) => callbacks.guarded(true, || takes(&NestedKey::from_raw(path, depth))),
         None => 1,
     }
+}
+
+/// The closure of a call that the caller waits in, as the library takes it, for the time of `call`.
+pub(crate) fn with_interrupt(
+    interrupt: Option<&dyn Fn() -> bool>,
+    call: impl FnOnce(Option<unsafe extern "C" fn(*mut c_void) -> i32>, *mut c_void) -> *mut sys::leafpack_error,
+) -> Result<()> {
+    let mut callbacks = Callbacks { interrupt, ..Default::default() };
+    let context: *mut Callbacks = &mut callbacks;
+    let error = call(interrupt.map(|_| ask_interrupt as _), context.cast());
+    finish(callbacks, error)
 }
 
 fn finish(callbacks: Callbacks, error: *mut sys::leafpack_error) -> Result<()> {
@@ -169,7 +210,7 @@ fn finish(callbacks: Callbacks, error: *mut sys::leafpack_error) -> Result<()> {
     result
 }
 
-fn text_or_null(text: &Option<CString>) -> *const c_char {
+pub(crate) fn text_or_null(text: &Option<CString>) -> *const c_char {
     text.as_ref().map_or(ptr::null(), |text| text.as_ptr())
 }
 
@@ -219,8 +260,12 @@ impl AllReduceOptions<'_> {
         let leaves = match self.leaves {
             LeafFilter::All => sys::LEAFPACK_ALL_LEAVES,
             LeafFilter::Floating => sys::LEAFPACK_FLOATING_LEAVES,
-            LeafFilter::Chosen(takes_leaf) => {
-                callbacks.takes_leaf = Some(takes_leaf);
+            LeafFilter::Chosen(takes) => {
+                callbacks.takes_leaf = Some(TakesLeaf::Path(takes));
+                sys::LEAFPACK_CHOSEN_LEAVES
+            }
+            LeafFilter::ChosenByKey(takes) => {
+                callbacks.takes_leaf = Some(TakesLeaf::Key(takes));
                 sys::LEAFPACK_CHOSEN_LEAVES
             }
         };
@@ -243,6 +288,8 @@ impl AllReduceOptions<'_> {
         let timeout_ms = milliseconds(self.call.timeout)?;
         let asks = callbacks.interrupt.is_some() || (waiting == Waiting::Here && callbacks.takes_leaf.is_some());
         let takes_leaf = callbacks.takes_leaf.is_some();
+        let filled = if waiting == Waiting::Here { self.call.stats } else { None };
+        let mut stats = CollectiveStats::raw();
         let context: *mut Callbacks = &mut callbacks;
         let error = call(&sys::leafpack_reduce_options {
             struct_size: std::mem::size_of::<sys::leafpack_reduce_options>(),
@@ -252,11 +299,15 @@ impl AllReduceOptions<'_> {
                 OnFailure::Report => sys::LEAFPACK_REPORT,
                 OnFailure::Restore => sys::LEAFPACK_RESTORE,
             },
-            check: sys::LEAFPACK_ALWAYS,
+            check: match self.call.check {
+                CheckMode::Always => sys::LEAFPACK_ALWAYS,
+                CheckMode::First => sys::LEAFPACK_FIRST,
+                CheckMode::Off => sys::LEAFPACK_OFF,
+            },
             max_in_flight_bytes: self.call.max_in_flight_bytes.unwrap_or(0),
             interrupt: if asks { Some(ask_interrupt) } else { None },
             interrupt_context: context.cast(),
-            stats: ptr::null_mut(),
+            stats: if filled.is_some() { &mut stats } else { ptr::null_mut() },
             op,
             bucketing,
             factor,
@@ -266,7 +317,11 @@ impl AllReduceOptions<'_> {
             takes_leaf: if takes_leaf { Some(ask_takes_leaf) } else { None },
             takes_leaf_context: context.cast(),
         });
-        finish(callbacks, error)
+        finish(callbacks, error)?;
+        if let Some(filled) = filled {
+            filled.set(CollectiveStats::from_raw(&stats));
+        }
+        Ok(())
     }
 }
 
@@ -277,22 +332,18 @@ impl TransferOptions<'_> {
         call: impl FnOnce(*const sys::leafpack_transfer_options) -> *mut sys::leafpack_error,
     ) -> Result<()> {
         let name = self.name.map(c_string).transpose()?;
-        let mut callbacks = Callbacks {
-            interrupt: if waiting == Waiting::Here { self.interrupt } else { None },
-            ..Default::default()
-        };
         let timeout_ms = milliseconds(self.timeout)?;
-        let asks = callbacks.interrupt.is_some();
-        let context: *mut Callbacks = &mut callbacks;
-        let error = call(&sys::leafpack_transfer_options {
-            struct_size: std::mem::size_of::<sys::leafpack_transfer_options>(),
-            tag: self.tag,
-            timeout_ms,
-            name: text_or_null(&name),
-            max_bytes: self.max_bytes.unwrap_or(0),
-            interrupt: if asks { Some(ask_interrupt) } else { None },
-            interrupt_context: context.cast(),
-        });
-        finish(callbacks, error)
+        let asked = if waiting == Waiting::Here { self.interrupt } else { None };
+        with_interrupt(asked, |interrupt, interrupt_context| {
+            call(&sys::leafpack_transfer_options {
+                struct_size: std::mem::size_of::<sys::leafpack_transfer_options>(),
+                tag: self.tag,
+                timeout_ms,
+                name: text_or_null(&name),
+                max_bytes: self.max_bytes.unwrap_or(0),
+                interrupt,
+                interrupt_context,
+            })
+        })
     }
 }

@@ -65,6 +65,32 @@ impl DType {
         // SAFETY: the text lives for ever.
         unsafe { text_of(sys::leafpack_dtype_name(self.number())) }
     }
+
+    /// Bytes of an element.
+    pub fn size(self) -> usize {
+        // SAFETY: no pointers.
+        unsafe { sys::leafpack_dtype_size(self.number()) }
+    }
+}
+
+/// What a tensor is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TensorKind {
+    /// Strided, any strides.
+    Dense,
+    /// Anything else that has sizes.
+    Sparse,
+    /// A leaf without memory.
+    Undefined,
+}
+
+/// Where a tensor lies, by DLPack's numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// 1 is the CPU.
+    pub device_type: i32,
+    pub index: i32,
 }
 
 mod private {
@@ -157,6 +183,27 @@ fn sizes_for(sizes: &[usize], len: usize) -> Result<Vec<i64>> {
     signed(sizes)
 }
 
+/// Sizes and strides of a view of `len` elements, which must not reach beyond them.
+fn view_of(sizes: &[usize], strides: &[usize], len: usize) -> Result<(Vec<i64>, Vec<i64>)> {
+    let outside = || {
+        Error::invalid_argument(format!("sizes {sizes:?} with strides {strides:?} are no view of {len} elements"))
+    };
+    if sizes.len() != strides.len() {
+        return Err(outside());
+    }
+    if !sizes.contains(&0) {
+        let mut last = 0usize;
+        for (size, stride) in sizes.iter().zip(strides) {
+            let span = (size - 1).checked_mul(*stride).ok_or_else(outside)?;
+            last = last.checked_add(span).ok_or_else(outside)?;
+        }
+        if last >= len {
+            return Err(outside());
+        }
+    }
+    Ok((signed(sizes)?, signed(strides)?))
+}
+
 pub(crate) fn signed(sizes: &[usize]) -> Result<Vec<i64>> {
     let convert = |size: &usize| {
         i64::try_from(*size).map_err(|_| Error::invalid_argument(format!("{size} is too large a size")))
@@ -168,17 +215,13 @@ impl Tensor<'static> {
     /// A tensor of these elements, row-major, that takes the vector over; nothing is copied.
     pub fn from_vec<T: Element>(data: Vec<T>, sizes: &[usize]) -> Result<Self> {
         let sizes = sizes_for(sizes, data.len())?;
-        let mut data = Box::new(data);
-        let memory: *mut T = data.as_mut_ptr();
-        let len = data.len();
-        let context = Box::into_raw(data);
-        // SAFETY: the vector lives until release_vec; where that is not called it is freed here.
-        unsafe {
-            from_memory(memory, len, &sizes, Some(release_vec::<T>), context.cast()).map_err(|error| {
-                drop(Box::from_raw(context));
-                error
-            })
-        }
+        from_vec(data, &sizes, None)
+    }
+
+    /// A view of the elements with strides, which count elements; the tensor takes the vector over.
+    pub fn from_vec_strided<T: Element>(data: Vec<T>, sizes: &[usize], strides: &[usize]) -> Result<Self> {
+        let (sizes, strides) = view_of(sizes, strides, data.len())?;
+        from_vec(data, &sizes, Some(&strides))
     }
 
     /// Zeros in memory of the library.
@@ -203,6 +246,28 @@ impl Tensor<'static> {
     pub unsafe fn from_dlpack(managed: *mut sys::DLManagedTensor) -> Result<Self> {
         made(|raw| sys::leafpack_tensor_from_dlpack(managed, raw))
     }
+
+    /// The same of DLPack 1, which tells its version; what may only be read is refused.
+    ///
+    /// # Safety
+    /// As of [`Tensor::from_dlpack`].
+    pub unsafe fn from_dlpack_versioned(managed: *mut sys::DLManagedTensorVersioned) -> Result<Self> {
+        made(|raw| sys::leafpack_tensor_from_dlpack_versioned(managed, raw))
+    }
+}
+
+fn from_vec<T: Element>(data: Vec<T>, sizes: &[i64], strides: Option<&[i64]>) -> Result<Tensor<'static>> {
+    let mut data = Box::new(data);
+    let memory: *mut T = data.as_mut_ptr();
+    let len = data.len();
+    let context = Box::into_raw(data);
+    // SAFETY: the vector lives until release_vec; where that is not called it is freed here.
+    unsafe {
+        from_memory(memory, len, sizes, strides, Some(release_vec::<T>), context.cast()).map_err(|error| {
+            drop(Box::from_raw(context));
+            error
+        })
+    }
 }
 
 /// Calls a function that makes a tensor.
@@ -223,6 +288,7 @@ unsafe fn from_memory<'a, T: Element>(
     memory: *mut T,
     len: usize,
     sizes: &[i64],
+    strides: Option<&[i64]>,
     release: Option<unsafe extern "C" fn(*mut c_void)>,
     context: *mut c_void,
 ) -> Result<Tensor<'a>> {
@@ -233,7 +299,7 @@ unsafe fn from_memory<'a, T: Element>(
         reserved: 0,
         num_dims: sizes.len(),
         sizes: sizes.as_ptr(),
-        strides: ptr::null(),
+        strides: strides.map_or(ptr::null(), |strides| strides.as_ptr()),
         release,
         context,
     };
@@ -246,7 +312,24 @@ impl<'a> Tensor<'a> {
     pub fn from_slice<T: Element>(data: &'a mut [T], sizes: &[usize]) -> Result<Self> {
         let sizes = sizes_for(sizes, data.len())?;
         // SAFETY: borrowed for 'a, as is the tensor.
-        unsafe { from_memory(data.as_mut_ptr(), data.len(), &sizes, None, ptr::null_mut()) }
+        unsafe { from_memory(data.as_mut_ptr(), data.len(), &sizes, None, None, ptr::null_mut()) }
+    }
+
+    /// A view of a slice with strides, which count elements.
+    ///
+    /// ```
+    /// # fn main() -> leafpack::Result<()> {
+    /// # use leafpack::*;
+    /// let mut image = [0u8; 12]; // three channels side by side
+    /// let red = Tensor::from_slice_strided(&mut image, &[4], &[3])?;
+    /// assert_eq!(red.strides(), Some(&[3][..]));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn from_slice_strided<T: Element>(data: &'a mut [T], sizes: &[usize], strides: &[usize]) -> Result<Self> {
+        let (sizes, strides) = view_of(sizes, strides, data.len())?;
+        // SAFETY: borrowed for 'a, as is the tensor; the view stays inside.
+        unsafe { from_memory(data.as_mut_ptr(), data.len(), &sizes, Some(&strides), None, ptr::null_mut()) }
     }
 
     /// # Safety
@@ -292,8 +375,28 @@ impl<'a> Tensor<'a> {
         self.info().num_elements
     }
 
+    /// Bytes of an element; 0 of an undefined tensor.
+    pub fn element_size(&self) -> i64 {
+        self.info().element_size
+    }
+
+    pub fn kind(&self) -> TensorKind {
+        match self.info().kind {
+            sys::LEAFPACK_DENSE => TensorKind::Dense,
+            sys::LEAFPACK_UNDEFINED => TensorKind::Undefined,
+            _ => TensorKind::Sparse,
+        }
+    }
+
     pub fn is_undefined(&self) -> bool {
-        self.info().kind == sys::LEAFPACK_UNDEFINED
+        self.kind() == TensorKind::Undefined
+    }
+
+    /// None of an undefined tensor.
+    pub fn device(&self) -> Option<Device> {
+        let info = self.info();
+        (info.kind != sys::LEAFPACK_UNDEFINED)
+            .then(|| Device { device_type: info.device_type, index: info.device_index })
     }
 
     /// The memory of a dense, row-major tensor on the CPU, and its size in bytes.
@@ -364,6 +467,17 @@ impl<'a> Tensor<'a> {
         Ok(unsafe { slice_of(memory, bytes) })
     }
 
+    /// The same, to be written: the way to elements that have no type in Rust. InvalidArgument of bools, which
+    /// not every byte is.
+    pub fn as_mut_bytes(&mut self) -> Result<&mut [u8]> {
+        if self.dtype() == Some(DType::Bool) {
+            return Err(Error::invalid_argument("not every byte is a bool"));
+        }
+        let (memory, bytes) = self.memory()?;
+        // SAFETY: as in as_mut_slice; any bytes are numbers.
+        Ok(unsafe { std::slice::from_raw_parts_mut(memory, bytes) })
+    }
+
     /// The tensor as DLPack; nothing is copied.
     pub fn to_dlpack(&self) -> Result<DlPack<'_>> {
         let mut managed = ptr::null_mut();
@@ -372,40 +486,63 @@ impl<'a> Tensor<'a> {
         let managed = NonNull::new(managed).expect("the library gave no DLPack");
         Ok(DlPack { managed, _tensor: PhantomData })
     }
-}
 
-/// A tensor as DLPack; dropping it calls the deleter.
-#[derive(Debug)]
-pub struct DlPack<'t> {
-    managed: NonNull<sys::DLManagedTensor>,
-    _tensor: PhantomData<&'t ()>,
-}
-
-impl DlPack<'_> {
-    /// What the pointer points to lives as long as `self`.
-    pub fn as_ptr(&self) -> *mut sys::DLManagedTensor {
-        self.managed.as_ptr()
-    }
-
-    /// Gives it away: who takes it calls its deleter once. The memory stays until then, but if it
-    /// was borrowed ([`Tensor::from_slice`]) only as long as that, and who writes it must know that
-    /// Rust may be reading.
-    pub fn into_raw(self) -> *mut sys::DLManagedTensor {
-        let managed = self.managed.as_ptr();
-        std::mem::forget(self);
-        managed
+    /// The same as DLPack 1.
+    pub fn to_dlpack_versioned(&self) -> Result<DlPackVersioned<'_>> {
+        let mut managed = ptr::null_mut();
+        // SAFETY: as the header asks.
+        unsafe { check(sys::leafpack_tensor_to_dlpack_versioned(self.as_raw(), &mut managed))? };
+        let managed = NonNull::new(managed).expect("the library gave no DLPack");
+        Ok(DlPackVersioned { managed, _tensor: PhantomData })
     }
 }
 
-impl Drop for DlPack<'_> {
-    fn drop(&mut self) {
-        // SAFETY: ours, called once.
-        unsafe {
-            if let Some(deleter) = self.managed.as_ref().deleter {
-                deleter(self.managed.as_ptr());
+macro_rules! dlpack {
+    ($(#[$doc:meta])* $name:ident, $managed:ident) => {
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub struct $name<'t> {
+            managed: NonNull<sys::$managed>,
+            _tensor: PhantomData<&'t ()>,
+        }
+
+        impl $name<'_> {
+            /// What the pointer points to lives as long as `self`.
+            pub fn as_ptr(&self) -> *mut sys::$managed {
+                self.managed.as_ptr()
+            }
+
+            /// Gives it away: who takes it calls its deleter once. The memory stays until then, but if it
+            /// was borrowed ([`Tensor::from_slice`]) only as long as that, and who writes it must know that
+            /// Rust may be reading.
+            pub fn into_raw(self) -> *mut sys::$managed {
+                let managed = self.managed.as_ptr();
+                std::mem::forget(self);
+                managed
             }
         }
-    }
+
+        impl Drop for $name<'_> {
+            fn drop(&mut self) {
+                // SAFETY: ours, called once.
+                unsafe {
+                    if let Some(deleter) = self.managed.as_ref().deleter {
+                        deleter(self.managed.as_ptr());
+                    }
+                }
+            }
+        }
+    };
+}
+
+dlpack! {
+    /// A tensor as DLPack; dropping it calls the deleter.
+    DlPack, DLManagedTensor
+}
+
+dlpack! {
+    /// A tensor as DLPack 1, which tells its version; dropping it calls the deleter.
+    DlPackVersioned, DLManagedTensorVersioned
 }
 
 /// A tensor of a tree that is borrowed for `'t`.

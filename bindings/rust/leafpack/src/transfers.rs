@@ -79,7 +79,7 @@ pub fn irecv_into<'t>(
     from: Option<i32>,
     group: &Group,
     options: &TransferOptions<'_>,
-) -> Result<TreeWork<'t>> {
+) -> Result<TreeWork<'t, Received<()>>> {
     tree.settle(true)?;
     let work = transfer_started(options, |options, work| unsafe {
         sys::leafpack_irecv(tree.as_raw(), rank_or_any(from), group.as_raw(), options, work)

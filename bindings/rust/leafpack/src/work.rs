@@ -64,10 +64,37 @@ pub struct CollectiveStats {
     pub total: f64,
     /// Tensors that took part.
     pub leaves: i64,
+    /// Leaves that are no tensors: compared only.
+    pub skipped: i64,
     /// Bytes of this rank's leaves that took part.
     pub bytes: i64,
     /// 0 when the tree rode with its digest.
     pub messages: i64,
+}
+
+impl CollectiveStats {
+    /// For the library to fill.
+    pub(crate) fn raw() -> sys::leafpack_stats {
+        // SAFETY: numbers.
+        let mut stats: sys::leafpack_stats = unsafe { std::mem::zeroed() };
+        stats.struct_size = std::mem::size_of::<sys::leafpack_stats>();
+        stats
+    }
+
+    pub(crate) fn from_raw(stats: &sys::leafpack_stats) -> Self {
+        CollectiveStats {
+            prepare: stats.prepare,
+            agree: stats.agree,
+            pack: stats.pack,
+            communicate: stats.communicate,
+            unpack: stats.unpack,
+            total: stats.total,
+            leaves: stats.leaves,
+            skipped: stats.skipped,
+            bytes: stats.bytes,
+            messages: stats.messages,
+        }
+    }
 }
 
 /// A call in flight, over leaves that are borrowed for `'t`: until the work is waited for, they can be
@@ -148,20 +175,9 @@ impl<'t, R: FromResult> TreeWork<'t, R> {
 
     /// Where the time went, once the call is over; zeros of a transfer.
     pub fn stats(&self) -> Result<CollectiveStats> {
-        let mut stats: sys::leafpack_stats = unsafe { std::mem::zeroed() };
-        stats.struct_size = std::mem::size_of::<sys::leafpack_stats>();
+        let mut stats = CollectiveStats::raw();
         check(unsafe { sys::leafpack_work_stats(self.work.raw.as_ptr(), &mut stats) })?;
-        Ok(CollectiveStats {
-            prepare: stats.prepare,
-            agree: stats.agree,
-            pack: stats.pack,
-            communicate: stats.communicate,
-            unpack: stats.unpack,
-            total: stats.total,
-            leaves: stats.leaves,
-            bytes: stats.bytes,
-            messages: stats.messages,
-        })
+        Ok(CollectiveStats::from_raw(&stats))
     }
 }
 
@@ -222,7 +238,7 @@ impl RawResult {
     }
 }
 
-/// What a call gives: nothing, a tree, a tree of each rank, or what was received.
+/// What a call gives: nothing, a tree or bytes, those of each rank, or what was received.
 pub trait FromResult: Sized {
     #[doc(hidden)]
     fn from_work(work: &RawWork) -> Result<Self>;
@@ -258,12 +274,30 @@ impl FromResult for Vec<TensorDict<'static>> {
     }
 }
 
+impl FromResult for Vec<u8> {
+    fn from_work(work: &RawWork) -> Result<Self> {
+        result_of(work)?.bytes()
+    }
+}
+
+impl FromResult for Vec<Vec<u8>> {
+    fn from_work(work: &RawWork) -> Result<Self> {
+        result_of(work)?.strings()
+    }
+}
+
 /// What came from another rank.
 #[derive(Debug)]
 pub struct Received<T> {
     pub value: T,
     /// The rank of the job that sent it.
     pub source: i32,
+}
+
+impl FromResult for Received<()> {
+    fn from_work(work: &RawWork) -> Result<Self> {
+        Ok(Received { value: (), source: result_of(work)?.source()? })
+    }
 }
 
 impl FromResult for Received<TensorDict<'static>> {

@@ -1,6 +1,9 @@
 //! Collectives on 1, 2 and 4 ranks. Every rank runs the same tests in the same order; each has a
 //! group of its own.
 
+use std::cell::Cell;
+use std::time::Duration;
+
 use leafpack::*;
 
 fn group() -> Group {
@@ -267,6 +270,26 @@ fn bytes_of_any_size() {
     let parts: Vec<&[u8]> = if rank == root { all.iter().map(Vec::as_slice).collect() } else { Vec::new() };
     assert_eq!(scatter_bytes(&parts, root, &group, &options).unwrap(), bytes_of(rank));
 
+    // All at once, with copies of what is gone when they run.
+    let [broadcast, scattered] = {
+        let message = vec![rank as u8, 7];
+        [
+            broadcast_bytes_async(&message, root, &group, &options).unwrap(),
+            scatter_bytes_async(&parts, root, &group, &options).unwrap(),
+        ]
+    };
+    let [everywhere, on_root] = {
+        let own = bytes_of(rank);
+        [
+            all_gather_bytes_async(&own, &group, &options).unwrap(),
+            gather_bytes_async(&own, root, &group, &options).unwrap(),
+        ]
+    };
+    assert_eq!(on_root.wait().unwrap(), if rank == root { all.clone() } else { Vec::new() });
+    assert_eq!(broadcast.wait().unwrap(), [root as u8, 7]);
+    assert_eq!(scattered.wait().unwrap(), bytes_of(rank));
+    assert_eq!(everywhere.wait().unwrap(), all);
+
     if size == 1 {
         return;
     }
@@ -306,7 +329,7 @@ fn transfers_around_a_ring() {
     let mut into = tree_of(rank);
     let receiving = irecv_into(&mut into, None, &group, &options).unwrap();
     send(&tree, next, &group, &options).unwrap();
-    receiving.wait().unwrap();
+    assert_eq!(receiving.wait().unwrap().source, previous);
     check(&into, |leaf, element| value(previous, leaf, element));
 
     let receiving = irecv(Some(previous), &group, &options).unwrap();
@@ -317,15 +340,36 @@ fn transfers_around_a_ring() {
 #[test]
 fn groups_are_split_and_ranks_translated() {
     let group = group();
-    let half = group.split((group.rank() % 2 == 0).then(|| 1), -group.rank()).unwrap();
+    let (rank, size) = (group.rank(), group.size());
+    let defaults = GroupOptions::default();
+    let half = group.split((group.rank() % 2 == 0).then(|| 1), -group.rank(), &defaults).unwrap();
     assert_eq!(half.is_some(), group.rank() % 2 == 0);
     if let Some(half) = half {
         assert_eq!(half.size(), (group.size() + 1) / 2);
         assert_eq!(half.to_global(half.rank()).unwrap(), group.global_rank());
         barrier(&half, &CallOptions::default()).unwrap();
     }
+    // With options of their own, and given up while it waits for the others.
+    let faster = GroupOptions { backend: Some("shm"), timeout: Some(Duration::from_secs(120)), ..defaults };
+    let again = group.split(Some(0), 0, &faster).unwrap().unwrap();
+    let mut tree = tree_of(rank);
+    all_reduce(&mut tree, &again, &AllReduceOptions::default()).unwrap();
+    check(&tree, |leaf, element| sum(size, leaf, element));
+    assert!(group.split(Some(i32::MIN), 0, &defaults).is_err());
+    let error = group.new_group(&[rank], None, &GroupOptions { backend: Some("pigeon"), ..defaults }).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::NotFound);
+    let meeting = self::group();
+    if size > 1 {
+        if rank == 0 {
+            let gives_up = GroupOptions { interrupt: Some(&|| true), ..defaults };
+            let error = again.split(Some(0), 0, &gives_up).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Interrupted, "{error}");
+        }
+        barrier(&meeting, &CallOptions::default()).unwrap();
+    }
+
     let first = [0];
-    assert_eq!(group.new_group(&first, Some("first")).is_ok(), group.rank() == 0);
+    assert_eq!(group.new_group(&first, Some("first"), &defaults).is_ok(), group.rank() == 0);
     let error = group.to_global(group.size()).unwrap_err();
     assert_eq!(error.code(), ErrorCode::OutOfRange);
 }
@@ -409,4 +453,81 @@ fn only_chosen_leaves_take_part() {
             sum(group.size(), leaf, element)
         }
     });
+}
+
+#[test]
+fn leaves_are_chosen_by_the_components_of_their_paths() {
+    let group = group();
+    let mut tree = tree_of(group.rank());
+    let chosen = |key: &NestedKey| key.components().last() == Some(&KeyComponent::Position(0));
+    let options = AllReduceOptions { leaves: LeafFilter::ChosenByKey(&chosen), ..Default::default() };
+    all_reduce(&mut tree, &group, &options).unwrap();
+    check(&tree, |leaf, element| {
+        if leaf == 1 {
+            sum(group.size(), leaf, element)
+        } else {
+            value(group.rank(), leaf, element)
+        }
+    });
+}
+
+#[test]
+fn calls_tell_where_their_time_went() {
+    let group = group();
+    let stats = Cell::new(CollectiveStats::default());
+    let mut tree = tree_of(group.rank());
+    tree.set_non_tensor("text", "compared").unwrap();
+    for check in [CheckMode::Always, CheckMode::First, CheckMode::Off] {
+        let call = CallOptions { stats: Some(&stats), check, ..Default::default() };
+        stats.set(CollectiveStats::default());
+        all_reduce(&mut tree, &group, &AllReduceOptions { call, ..Default::default() }).unwrap();
+        let found = stats.get();
+        assert_eq!((found.leaves, found.skipped, found.bytes), (3, 1, 7 * 8));
+        assert!(found.total > 0.0 && found.total >= found.unpack, "{found:?}");
+
+        stats.set(CollectiveStats::default());
+        all_gather(&tree, &group, &call).unwrap();
+        assert_eq!(stats.get().leaves, 3);
+
+        // An asynchronous call has them in its work.
+        stats.set(CollectiveStats::default());
+        let work = all_reduce_async(&mut tree, &group, &AllReduceOptions { call, ..Default::default() }).unwrap();
+        while !work.wait_for(Duration::from_secs(1)) {}
+        assert_eq!(work.stats().unwrap().skipped, 1);
+        work.wait().unwrap();
+        assert_eq!(stats.get(), CollectiveStats::default());
+    }
+    // A call that fails leaves them alone.
+    let call = CallOptions { stats: Some(&stats), name: Some("\0"), ..Default::default() };
+    assert!(barrier(&group, &call).is_err());
+    assert_eq!(stats.get(), CollectiveStats::default());
+}
+
+#[test]
+fn ranks_meet_in_a_store() {
+    let world = group();
+    let (rank, size) = (world.rank(), world.size());
+    let timeout = Some(Duration::from_secs(120));
+    let served = if rank == 0 { Some(Store::tcp("localhost", 0, true, timeout).unwrap()) } else { None };
+    let port = served.as_ref().map_or(0, |store| store.port().unwrap());
+    let options = CallOptions::default();
+    let port = broadcast_bytes(&port.to_le_bytes(), 0, &world, &options).unwrap();
+    let port = u16::from_le_bytes([port[0], port[1]]);
+    let store = served.unwrap_or_else(|| Store::tcp("localhost", port, false, timeout).unwrap());
+
+    store.set(format!("rank {rank}"), [rank as u8]).unwrap();
+    for other in 0..size {
+        assert_eq!(store.get(format!("rank {other}")).unwrap(), [other as u8]);
+    }
+
+    let global: Vec<i32> = (0..size).rev().collect();
+    let place = size - 1 - rank;
+    let group = Group::from_store(&store, "turned", place, size, Some(&global), &GroupOptions::default()).unwrap();
+    assert_eq!((group.rank(), group.global_rank()), (place, rank));
+    let mut tree = tree_of(rank);
+    broadcast(&mut tree, size - 1, &group, &options).unwrap();
+    check(&tree, |leaf, element| value(size - 1, leaf, element));
+    let error = Group::from_store(&store, "x", 0, size, Some(&[]), &GroupOptions::default()).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::InvalidArgument);
+    barrier(&world, &options).unwrap(); // until then rank 0 serves
 }

@@ -111,6 +111,53 @@ fn a_bool_is_0_or_1() {
     assert_eq!(tensor.as_bytes().unwrap(), [1, 2]);
 }
 
+#[test]
+fn views_have_strides_and_stay_inside_of_their_memory() {
+    let mut data = [0i32, 1, 2, 3, 4, 5, 6, 7];
+    let mut tree = TensorDict::new();
+    tree.set("even", Tensor::from_slice_strided(&mut data, &[2, 2], &[4, 2]).unwrap()).unwrap();
+    tree.set("column", Tensor::from_vec_strided(vec![1.0f32, 9.0, 2.0], &[2], &[2]).unwrap()).unwrap();
+    assert_eq!(tree.get("even").unwrap().strides(), Some(&[4, 2][..]));
+    assert!(tree.slice::<i32>("even").is_err());
+    let tripled = AllReduceOptions::with_op(ReduceOp::PremulSum(3.0));
+    let floats = AllReduceOptions { leaves: LeafFilter::Floating, ..tripled };
+    all_reduce(&mut tree, &one_rank(), &floats).unwrap();
+    let column = tree.get("column").unwrap().to_dlpack().unwrap().into_raw();
+    let memory = unsafe { std::slice::from_raw_parts((*column).dl_tensor.data as *const f32, 3) };
+    assert_eq!(memory, [3.0, 9.0, 6.0]); // the element between stays
+    drop(unsafe { Tensor::from_dlpack(column) }.unwrap());
+    all_reduce(&mut tree, &one_rank(), &AllReduceOptions::with_op(ReduceOp::Max)).unwrap();
+    drop(tree);
+    assert_eq!(data, [0, 1, 2, 3, 4, 5, 6, 7]);
+
+    let fails = |sizes: &[usize], strides: &[usize]| Tensor::from_vec_strided(vec![0u8; 8], sizes, strides).is_err();
+    assert!(!fails(&[2, 4], &[4, 1]));
+    assert!(!fails(&[], &[]));
+    assert!(!fails(&[0], &[usize::MAX / 2]));
+    assert!(fails(&[2, 4], &[5, 1]));
+    assert!(fails(&[2], &[1, 1]));
+    assert!(fails(&[9], &[1]));
+    assert!(fails(&[3], &[usize::MAX / 2]));
+    assert!(fails(&[usize::MAX], &[usize::MAX]));
+    assert!(Tensor::from_vec_strided(Vec::<u8>::new(), &[], &[]).is_err());
+}
+
+#[test]
+fn tensors_tell_what_they_are() {
+    let mut tensor = Tensor::zeros(DType::Complex64, &[2]).unwrap();
+    assert_eq!((tensor.kind(), tensor.element_size(), tensor.dtype()), (TensorKind::Dense, 8, Some(DType::Complex64)));
+    assert_eq!(tensor.device(), Some(Device { device_type: 1, index: 0 }));
+    tensor.as_mut_bytes().unwrap()[..4].copy_from_slice(&1.5f32.to_ne_bytes());
+    assert_eq!(tensor.as_bytes().unwrap()[..4], 1.5f32.to_ne_bytes());
+    assert!(Tensor::from_vec(vec![true], &[1]).unwrap().as_mut_bytes().is_err());
+
+    let nothing = Tensor::undefined().unwrap();
+    assert_eq!((nothing.kind(), nothing.element_size(), nothing.dtype()), (TensorKind::Undefined, 0, None));
+    assert_eq!(nothing.device(), None);
+    assert!(nothing.to_dlpack_versioned().is_err());
+    assert_eq!((DType::BFloat16.size(), DType::Complex128.size()), (2, 16));
+}
+
 static DELETED: AtomicUsize = AtomicUsize::new(0);
 
 /// A tensor as another library might give it.
@@ -185,6 +232,57 @@ fn dlpack_goes_both_ways_without_a_copy() {
     let theirs = Managed::new(vec![5.0f32], vec![1], vec![1]);
     drop(unsafe { Tensor::from_dlpack(theirs.take()) }.unwrap());
     assert!(DELETED.load(Ordering::SeqCst) > before);
+}
+
+#[test]
+fn dlpack_1_goes_both_ways_and_refuses_what_may_only_be_read() {
+    let tensor = Tensor::from_vec(vec![1.0f32, 2.0], &[2]).unwrap();
+    let pack = tensor.to_dlpack_versioned().unwrap();
+    assert_eq!(unsafe { (*pack.as_ptr()).version.major }, 1);
+    let raw = pack.into_raw();
+    unsafe { (*raw).flags |= 1 };
+    let error = unsafe { Tensor::from_dlpack_versioned(raw) }.unwrap_err();
+    assert!(error.message().contains("may only be read"), "{error}");
+    unsafe { (*raw).flags &= !1 };
+    let address = tensor.as_slice::<f32>().unwrap().as_ptr();
+    drop(tensor);
+    let back = unsafe { Tensor::from_dlpack_versioned(raw) }.unwrap();
+    assert_eq!(back.as_slice::<f32>().unwrap(), [1.0, 2.0]);
+    assert_eq!(back.as_slice::<f32>().unwrap().as_ptr(), address);
+    drop(back.to_dlpack_versioned().unwrap()); // calls the deleter
+    assert!(live_handles() > 0);
+}
+
+#[test]
+fn stores_hold_bytes() {
+    let store = Store::memory(None).unwrap();
+    store.set(b"k\0y", [0u8, 255]).unwrap();
+    assert_eq!(store.get(b"k\0y").unwrap(), [0, 255]);
+    store.set("", "").unwrap();
+    assert_eq!(store.get("").unwrap(), b"");
+    assert_eq!(store.add("n", 40).unwrap() + store.add("n", 2).unwrap(), 82);
+    assert_eq!(store.compare_set("n", "41", "0").unwrap(), b"42");
+    assert_eq!(store.compare_set("n", "42", "0").unwrap(), b"0");
+    let prefixed = store.with_prefix("p").unwrap();
+    prefixed.set("x", "y").unwrap();
+    assert!(store.has("p/x").unwrap() && !store.has("x").unwrap());
+    assert_eq!(store.num_keys().unwrap(), 4);
+    assert!(store.remove("p/x").unwrap() && !store.remove("p/x").unwrap());
+    assert_eq!(store.port().unwrap(), 0);
+
+    let error = store.wait("never", Some(std::time::Duration::from_millis(20))).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::DeadlineExceeded);
+    let other = store.try_clone().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| other.set("late", "1").unwrap());
+        assert_eq!(store.get("late").unwrap(), b"1");
+    });
+
+    let folder = std::env::var("TEST_TMPDIR").map_or_else(|_| std::env::temp_dir(), Into::into);
+    let path = folder.join(format!("leafpack_store_{}", std::process::id()));
+    Store::file(&path, None).unwrap().set("k", "v").unwrap();
+    assert_eq!(Store::file(&path, None).unwrap().get("k").unwrap(), b"v");
+    std::fs::remove_file(&path).unwrap();
 }
 
 #[test]
@@ -327,6 +425,8 @@ fn what_may_cross_threads() {
     send::<TreeWork<'static, Vec<TensorDict<'static>>>>();
     sync::<TreeWork<'static>>();
     send::<Layout>();
+    send::<Store>();
+    sync::<Store>();
     sync::<Error>();
     send::<Group>(); // and not Sync: compile_fail
 }
