@@ -129,8 +129,8 @@ absl::StatusOr<std::vector<Item>> Plan(const TensorDict& tree, const std::string
   std::vector<Item> items;
   for (auto& [path, value] : Items(tree, {.nested = true, .leaves_only = true})) {
     const auto* tensor = std::get_if<at::Tensor>(&value);
-    const auto refuse = [&path = path, kOp](std::string_view text) {
-      return internal::ErrorAt(kOp, path, text);
+    const auto refuse = [&at = path, kOp](std::string_view text) {
+      return internal::ErrorAt(kOp, at, text);
     };
     if (tensor == nullptr) return refuse("the format has no values that are no tensors");
     if (!tensor->defined()) return refuse("the format has no undefined tensors");
