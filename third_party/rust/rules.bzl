@@ -83,8 +83,13 @@ def _rootpath(ctx, file):
     path = file.short_path
     return path[len("../"):] if path.startswith("../") else ctx.workspace_name + "/" + path
 
+# The sanitizers are in stable compilers, behind a flag that those take from who says that he knows.
+_ASAN_FLAGS = ["-Zsanitizer=address", "-Cforce-frame-pointers=yes", "-Cdebuginfo=1"]
+_ASAN_ENV = {"RUSTC_BOOTSTRAP": "1"}
+
 def _compile(ctx, output, flags, inputs):
     toolchain = ctx.attr._toolchain[RustToolchainInfo]
+    asan = ctx.attr.asan_runtime != None
     ctx.actions.run(
         executable = toolchain.rustc,
         arguments = [
@@ -94,7 +99,8 @@ def _compile(ctx, output, flags, inputs):
             "-Copt-level=3",
             "-Cpanic=unwind",
             "-Dwarnings",
-        ] + flags,
+        ] + flags + (_ASAN_FLAGS if asan else []),
+        env = _ASAN_ENV if asan else {},
         inputs = depset([toolchain.version, ctx.file.root] + ctx.files.srcs, transitive = inputs),
         outputs = [output],
         mnemonic = "Rustc",
@@ -121,6 +127,9 @@ def _library_impl(ctx):
     ]
 
 _ATTRS = {
+    "asan_runtime": attr.label(
+        doc = "@local_rust//:asan, if the crate is to be instrumented by the address sanitizer; so are its deps then.",
+    ),
     "cc_deps": attr.label_list(
         doc = "cc_library targets with the shared libraries that the crate calls.",
         providers = [CcInfo],
@@ -212,25 +221,44 @@ _rust_doc_test = rule(
     attrs = dict(_ATTRS, crate = attr.label(mandatory = True, providers = [RustInfo])),
 )
 
-def leafpack_rust_library(name, crate, root, tags = [], **kwargs):
+def _asan_runtime(asan):
+    return Label("@local_rust//:asan") if asan else None
+
+def leafpack_rust_library(name, crate, root, asan = False, tags = [], **kwargs):
     """A crate, as lib<crate>.rlib.
 
     Args:
       name: of the target.
       crate: the crate's name.
       root: its first file, src/lib.rs.
+      asan: instrumented by the address sanitizer. Skipped where the compiler has no run-time for it.
       tags: of the target.
       **kwargs: srcs, deps, cc_deps, link, visibility, ...
     """
-    _rust_library(name = name, crate = crate, root = root, tags = tags + _TAGS, **kwargs)
+    _rust_library(
+        name = name,
+        asan_runtime = _asan_runtime(asan),
+        crate = crate,
+        root = root,
+        tags = tags + _TAGS,
+        **kwargs
+    )
 
-def leafpack_rust_binary(name, root, tags = [], **kwargs):
+def leafpack_rust_binary(name, root, asan = False, tags = [], **kwargs):
     """A program."""
-    _rust_binary(name = name, root = root, tags = tags + _TAGS, **kwargs)
+    _rust_binary(name = name, asan_runtime = _asan_runtime(asan), root = root, tags = tags + _TAGS, **kwargs)
 
-def leafpack_rust_test(name, size, root, tags = [], **kwargs):
+def leafpack_rust_test(name, size, root, asan = False, tags = [], **kwargs):
     """The #[test] functions of a file."""
-    _rust_test(name = name, size = size, root = root, harness = True, tags = tags + _TAGS, **kwargs)
+    _rust_test(
+        name = name,
+        size = size,
+        asan_runtime = _asan_runtime(asan),
+        harness = True,
+        root = root,
+        tags = tags + _TAGS,
+        **kwargs
+    )
 
 def leafpack_rust_doc_test(name, size, root, tags = [], **kwargs):
     """The examples in the documentation of a crate, compiled when the test runs."""

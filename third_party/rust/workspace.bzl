@@ -33,9 +33,20 @@ def _find(ctx):
             return struct(version = version.stdout.strip(), sysroot = sysroot.stdout.strip())
     return None
 
+def _has_asan(ctx, sysroot):
+    """Whether a run-time of the address sanitizer is there; Debian's rustc has none."""
+    rustlib = ctx.path(sysroot + "/lib/rustlib")
+    for target in rustlib.readdir() if rustlib.exists else []:
+        libraries = target.get_child("lib")
+        for library in libraries.readdir() if libraries.exists else []:
+            if library.basename.startswith("librustc") and library.basename.endswith("rt.asan.a"):
+                return True
+    return False
+
 def _local_rust_impl(ctx):
     found = _find(ctx)
     cargo = False
+    asan = found and _has_asan(ctx, found.sysroot)
     if found:
         for tool in ["rustc", "rustdoc", "cargo"]:
             path = ctx.path(found.sysroot + "/bin/" + tool)
@@ -55,6 +66,7 @@ def _local_rust_impl(ctx):
     ctx.template("BUILD.bazel", ctx.attr._build_file, {
         "%{rules}": str(Label("//third_party/rust:rules.bzl")),
         "%{compatible}": "[]" if found else "[\"@platforms//:incompatible\"]",
+        "%{asan_compatible}": "[]" if asan else "[\"@platforms//:incompatible\"]",
         "%{cargo_compatible}": "[]" if cargo else "[\"@platforms//:incompatible\"]",
     }, executable = False)
 
