@@ -5,8 +5,10 @@
 #include <cstring>
 #include <exception>
 #include <new>
+#include <stdexcept>
 
 #include "absl/log/log.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tensordict/tensor_dict.h"
 
@@ -34,9 +36,15 @@ absl::Status StatusOfException() {
   } catch (const c10::OutOfMemoryError& e) {
     return absl::ResourceExhaustedError(e.what_without_backtrace());
   } catch (const c10::Error& e) {
+    // c10's allocator of CPU memory does not throw an OutOfMemoryError.
+    if (absl::StrContains(e.what_without_backtrace(), "DefaultCPUAllocator")) {
+      return absl::ResourceExhaustedError(e.what_without_backtrace());
+    }
     return absl::InvalidArgumentError(e.what_without_backtrace());
   } catch (const std::bad_alloc&) {
     return absl::ResourceExhaustedError("not enough memory");
+  } catch (const std::length_error&) {
+    return absl::ResourceExhaustedError("more bytes than there can be");
   } catch (const std::exception& e) {
     return absl::InternalError(e.what());
   } catch (...) {
@@ -60,6 +68,10 @@ NestedKey ReadPath(const leafpack_component* path, size_t depth) {
   components.reserve(depth);
   for (size_t i = 0; i < depth; ++i) {
     const leafpack_component& component = path[i];
+    if (component.reserved != 0) {
+      FailArgument("path", absl::StrCat("has a component whose reserved is ", component.reserved,
+                                        "; it must be 0"));
+    }
     if (component.kind == LEAFPACK_NAME) {
       NeedPointer(component.name, "path: the name of a component");
       components.emplace_back(ReadText(component.name, component.name_size, "path"));

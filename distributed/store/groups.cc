@@ -19,9 +19,17 @@
 namespace leafpack {
 namespace {
 
-absl::Status CheckRankAndSize(int rank, int size) {
+// What no machine can hold is a mistake, and is told before memory is asked for.
+constexpr int kMaxRanks = 1 << 20;
+constexpr int kMaxLocalRanks = 4096;
+
+absl::Status CheckRankAndSize(int rank, int size, int max_size = kMaxRanks) {
   if (size < 1) {
     return absl::InvalidArgumentError(absl::StrCat("a group of ", size, " ranks: want at least 1"));
+  }
+  if (size > max_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a group of ", size, " ranks: want at most ", max_size));
   }
   if (rank < 0 || rank >= size) {
     return absl::InvalidArgumentError(
@@ -76,7 +84,7 @@ absl::StatusOr<Group> GroupFromFile(const std::string& path, int rank, int size,
 }
 
 absl::StatusOr<std::vector<Group>> LocalGroups(int size, GroupOptions options) {
-  if (absl::Status status = CheckRankAndSize(0, size); !status.ok()) return status;
+  if (absl::Status status = CheckRankAndSize(0, size, kMaxLocalRanks); !status.ok()) return status;
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<Group> groups;
   for (int rank = 0; rank < size; ++rank) {

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -75,6 +76,11 @@ TEST(GroupsTest, BadArguments) {
   EXPECT_EQ(GroupFromStore(nullptr, "x", 0, 1).status().code(),
             absl::StatusCode::kInvalidArgument);
   const auto store = c10::make_intrusive<c10d::HashStore>();
+  // No memory is asked for what no machine has.
+  constexpr int kMany = std::numeric_limits<int>::max();
+  EXPECT_EQ(LocalGroups(kMany).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(GroupFromStore(store, "x", 0, kMany).status().code(),
+            absl::StatusCode::kInvalidArgument);
   const absl::Status rank = GroupFromStore(store, "x", 2, 2).status();
   EXPECT_EQ(rank.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(absl::StrContains(rank.message(), "rank 2 ")) << rank;

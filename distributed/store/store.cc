@@ -1,5 +1,8 @@
 #include "distributed/store/store.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -34,6 +37,22 @@ absl::Status CheckTimeout(absl::Duration timeout) {
   if (timeout > absl::ZeroDuration()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("the timeout of a store must be positive, not ",
                                                  absl::FormatDuration(timeout)));
+}
+
+// What c10d cannot open it tries again for five minutes, whatever the timeout.
+absl::Status CheckFile(const std::string& path) {
+  if (path.empty()) return absl::InvalidArgumentError("a file store without a path");
+  const size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  struct stat found = {};
+  if (stat(path.c_str(), &found) == 0) {
+    if (S_ISREG(found.st_mode) && access(path.c_str(), R_OK | W_OK) == 0) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("the file store '", path, "': is no file that can be read and written"));
+  }
+  if (access(folder.c_str(), W_OK | X_OK) == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the file store '", path, "' cannot be made: its folder is missing or not writable"));
 }
 
 std::string Named(std::string_view what, std::string_view key) {
@@ -73,7 +92,7 @@ absl::StatusOr<Store> Store::Tcp(const std::string& host, int port, TcpOptions o
 
 absl::StatusOr<Store> Store::File(const std::string& path, absl::Duration timeout) {
   if (absl::Status status = CheckTimeout(timeout); !status.ok()) return status;
-  if (path.empty()) return absl::InvalidArgumentError("a file store without a path");
+  if (absl::Status status = CheckFile(path); !status.ok()) return status;
   return CatchC10d(absl::StrCat("the file store '", path, "'"), [&]() -> absl::StatusOr<Store> {
     Store store(c10::make_intrusive<c10d::FileStore>(path, -1));
     store.held_->store->setTimeout(Millis(timeout));

@@ -191,7 +191,14 @@ TEST(StoresTest, TcpErrors) {
   EXPECT_FALSE(taken.ok());
   EXPECT_TRUE(absl::StrContains(taken.message(), absl::StrCat(":", server.port()))) << taken;
   EXPECT_EQ(Store::Wrap(nullptr).status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(Store::File("").status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(StoresTest, FilesThatCannotBeAreToldAtOnce) {
+  for (const char* path : {"", "/nosuch/folder/file", "/tmp", "/tmp/"}) {
+    const absl::Status status = Store::File(path).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_TRUE(absl::StrContains(status.message(), path)) << status;
+  }
 }
 
 }  // namespace

@@ -172,6 +172,9 @@ static void wrong_paths(void) {
   wrong[0].name = NULL;
   REFUSED(leafpack_tree_contains(tree, wrong, 1, &there), "NULL");
   wrong[0].name = "x";
+  wrong[0].reserved = 7;
+  REFUSED(leafpack_tree_contains(tree, wrong, 1, &there), "reserved is 7");
+  wrong[0].reserved = 0;
   wrong[0].name_size = 0; /* the empty name is a name */
   OK(leafpack_tree_contains(tree, wrong, 1, &there));
   CHECK_INT(there, 0);
@@ -262,6 +265,31 @@ static void wrong_options(void) {
   leafpack_error_free(error);
 }
 
+/* Sizes that no machine has: told at once, before memory is asked for or read. */
+static void huge_numbers(void) {
+  leafpack_value* value = NULL;
+  leafpack_tensor* tensor = NULL;
+  leafpack_group* made = NULL;
+  leafpack_store* store = NULL;
+  int32_t there = 0;
+  const int64_t sizes[] = {(int64_t)1 << 44};
+  leafpack_component name[] = {LEAFPACK_BY_NAME("x")};
+  name[0].name_size = (size_t)1 << 62;
+  FAILS(leafpack_value_bytes("x", SIZE_MAX, &value), LEAFPACK_RESOURCE_EXHAUSTED, "");
+  FAILS(leafpack_value_string("x", (size_t)1 << 60, &value), LEAFPACK_RESOURCE_EXHAUSTED, "");
+  FAILS(leafpack_tree_contains(tree, name, 1, &there), LEAFPACK_RESOURCE_EXHAUSTED, "");
+  FAILS(leafpack_tensor_zeros(LEAFPACK_FLOAT32, 1, sizes, &tensor), LEAFPACK_RESOURCE_EXHAUSTED,
+        "memory");
+  REFUSED(leafpack_groups_in_process(INT32_MAX, NULL, &made), "2147483647");
+  OK(leafpack_store_memory(0, &store));
+  REFUSED(leafpack_group_from_store(store, "p", 0, INT32_MAX, NULL, NULL, &made), "2147483647");
+  leafpack_store_free(store);
+  store = NULL;
+  REFUSED(leafpack_store_file("/nowhere/at/all", 500, &store), "/nowhere");
+  REFUSED(leafpack_store_file("/tmp", 500, &store), "/tmp");
+  CHECK(value == NULL && tensor == NULL && made == NULL && store == NULL);
+}
+
 static int32_t never_called(void* context) {
   (void)context;
   CHECK(0);
@@ -310,6 +338,7 @@ int main(void) {
   dead_handles();
   null_arguments();
   wrong_options();
+  huge_numbers();
   earlier_versions();
   wrong_waits();
   OK(leafpack_all_reduce(tree, group, NULL)); /* the group is usable after all of this */
