@@ -12,9 +12,10 @@ In MODULE mode //third_party:extensions.bzl declares the same.
 load("//third_party/abseil:workspace.bzl", abseil = "repository")
 load("//third_party/bazel_rules:workspace.bzl", bazel_rules = "repositories")
 load("//third_party/benchmark:workspace.bzl", benchmark = "repository")
+load("//third_party/cuda:workspace.bzl", "cuda_libraries", "cuda_toolkit", "nvidia_nccl")
 load("//third_party/gloo:workspace.bzl", gloo = "repository")
 load("//third_party/googletest:workspace.bzl", googletest = "repository")
-load("//third_party/libtorch:workspace.bzl", libtorch = "repository")
+load("//third_party/libtorch:workspace.bzl", "libtorch_cuda", libtorch = "repository")
 load("//third_party/python:workspace.bzl", "local_python", "pypi_build_tools", "pypi_test", "pypi_twine")
 load("//third_party/rust:workspace.bzl", "local_rust")
 load("//third_party/toolchains:workspace.bzl", toolchains = "repositories")
@@ -30,10 +31,14 @@ def declare_pins(declared):
         ("com_google_absl", abseil),
         ("com_google_googletest", googletest),
         ("com_github_google_benchmark", benchmark),
+        ("cuda_libraries", cuda_libraries),
+        ("cuda_toolkit", cuda_toolkit),
         ("gloo", gloo),
         ("libtorch", libtorch),
+        ("libtorch_cuda", libtorch_cuda),
         ("local_python", local_python),
         ("local_rust", local_rust),
+        ("nvidia_nccl", nvidia_nccl),
         ("pypi_build_tools", pypi_build_tools),
         ("pypi_test", pypi_test),
         ("pypi_twine", pypi_twine),

@@ -1,4 +1,4 @@
-"""libtorch: the CPU wheel of torch, whose include/ and lib/ are libtorch.
+"""libtorch: the CPU wheel of torch, whose include/ and lib/ are libtorch; and libtorch_cuda, the CUDA wheel.
 
 Licence: BSD-3-Clause.
 Why: tensors, and c10d's process groups and stores.
@@ -6,9 +6,13 @@ Why: tensors, and c10d's process groups and stores.
 The wheel is the same file, byte for byte, at PyTorch's own index and where pip finds
 torch==2.13.0 in its CPU build; it is checked by its sha256 either way. C++ targets use it with
 any Python on the machine, or none; the Python module needs Python 3.11.
+
+The CUDA wheel is that of PyPI, 527 MB, for CUDA 13.0. Only --config=cuda fetches it: then the targets of
+@libtorch stand for those of @libtorch_cuda, so that all else names @libtorch alone.
 """
 
 load("//third_party:wheels.bzl", "fetch_wheel")
+load("//third_party/cuda:workspace.bzl", "check_host", "pypi_url")
 load("//third_party/python:find.bzl", "compile_site", "find_python")
 
 TORCH_VERSION = "2.13.0"
@@ -44,6 +48,7 @@ def _libtorch_impl(ctx):
     if python:
         compile_site(ctx, python, "site")
     ctx.template("BUILD.bazel", ctx.attr._build_file, {
+        "%{cuda}": str(Label("//third_party/cuda:enabled")),
         "%{rules}": str(Label("//third_party/python:rules.bzl")),
     }, executable = False)
     ctx.file("WORKSPACE", "workspace(name = \"%s\")\n" % ctx.name, executable = False)
@@ -56,5 +61,35 @@ _libtorch = repository_rule(
     },
 )
 
+_CUDA_WHEEL = struct(
+    file = "torch-%s-cp311-cp311-manylinux_2_28_x86_64.whl" % TORCH_VERSION,
+    sha256 = "60fcdcb2f3876e21146cb4524ef06397d727ca9ad5f020818547e25075fe3cb7",
+)
+
+def _libtorch_cuda_impl(ctx):
+    check_host(ctx)
+    archive = fetch_wheel(
+        ctx,
+        url = pypi_url("torch", "cp311", _CUDA_WHEEL.file),
+        # With == alone pip takes the CPU wheel (2.13.0+cpu) where it finds both.
+        requirement = "torch===" + TORCH_VERSION,
+        file = _CUDA_WHEEL.file,
+        sha256 = _CUDA_WHEEL.sha256,
+    )
+    ctx.extract(archive, output = "site")
+    ctx.delete(archive)
+    ctx.symlink(ctx.attr._build_file, "BUILD.bazel")
+    ctx.file("WORKSPACE", "workspace(name = \"%s\")\n" % ctx.name, executable = False)
+
+_libtorch_cuda = repository_rule(
+    implementation = _libtorch_cuda_impl,
+    attrs = {
+        "_build_file": attr.label(default = "//third_party/libtorch:libtorch_cuda.BUILD"),
+    },
+)
+
 def repository(name):
     _libtorch(name = name)
+
+def libtorch_cuda(name):
+    _libtorch_cuda(name = name)
