@@ -16,6 +16,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
 
+#include "distributed/core/device_backends.h"
+
 namespace leafpack {
 namespace {
 
@@ -49,6 +51,7 @@ bool RegisterBackend(std::string_view name, BackendFactory factory) {
 }
 
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(std::string_view name) {
+  if (NamesDevices(name)) return MakeDeviceBackends(name);
   BackendFactory factory;
   {
     Registry& registry = TheRegistry();
