@@ -98,10 +98,13 @@ absl::StatusOr<TensorDict> Resize(std::string_view op, const TensorDict& tree,
   if (!head.ok()) return head.status();
   const size_t taken = batch.size();
   const bool same = at::IntArrayRef(*head) == batch;
+  Dims all = *head;  // with the sizes behind the batch of the leaf at hand
   return Change(
       op, tree, *head, [&](const Names& names) { return same ? names : Names(); },
-      [&](const at::Tensor& leaf) {
-        const Dims all = Join(*head, leaf.sizes().slice(taken));
+      [&, begin = head->size()](const at::Tensor& leaf) {
+        const at::IntArrayRef old = leaf.sizes();
+        all.resize(begin + old.size() - taken);
+        std::copy(old.begin() + taken, old.end(), all.begin() + static_cast<long>(begin));
         return view ? leaf.view(all) : leaf.reshape(all);
       });
 }

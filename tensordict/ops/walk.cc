@@ -22,7 +22,7 @@ absl::Status TooDeep(std::string_view op) {
 }
 
 bool BeginsWith(at::IntArrayRef sizes, at::IntArrayRef batch) {
-  return sizes.size() >= batch.size() && sizes.slice(0, batch.size()) == batch;
+  return sizes.size() >= batch.size() && std::equal(batch.begin(), batch.end(), sizes.begin());
 }
 
 absl::Status LostBatch(std::string_view op, const NestedKey& path, const at::Tensor& made,
@@ -49,16 +49,16 @@ class Mapper {
           if (made.defined() && !BeginsWith(made.sizes(), to.batch_size)) {
             return LostBatch(op_, PathOf(above, at), made, to);
           }
-          to.children.emplace_hint(to.children.end(), key, std::move(made));
+          to.children.try_emplace(to.children.end(), key, std::move(made));
         } else if (const auto* dict = std::get_if<TensorDict>(&value)) {
           const PathFrame frame = {above, &key};
           auto child = std::make_shared<Node>();
           if (absl::Status s = Map(TreeAccess::node(*dict), *child, &frame, depth + 1); !s.ok()) {
             return s;
           }
-          to.children.emplace_hint(to.children.end(), key, TreeAccess::Wrap(std::move(child)));
+          to.children.try_emplace(to.children.end(), key, TreeAccess::Wrap(std::move(child)));
         } else {
-          to.children.emplace_hint(to.children.end(), key, std::get<NonTensor>(value));
+          to.children.try_emplace(to.children.end(), key, std::get<NonTensor>(value));
         }
       }
     } catch (...) {
@@ -168,16 +168,16 @@ class Zipper {
           if (made.defined() && !BeginsWith(made.sizes(), to->batch_size)) {
             return LostBatch(op_, PathOf(above, at), made, *to);
           }
-          to->children.emplace_hint(to->children.end(), key, std::move(made));
+          to->children.try_emplace(to->children.end(), key, std::move(made));
         } else if (dict != nullptr) {
           const PathFrame frame = {above, &key};
           std::shared_ptr<Node> child = to == nullptr ? nullptr : std::make_shared<Node>();
           if (absl::Status s = Zip(nodes, child.get(), &frame, depth + 1); !s.ok()) return s;
           if (to != nullptr) {
-            to->children.emplace_hint(to->children.end(), key, TreeAccess::Wrap(std::move(child)));
+            to->children.try_emplace(to->children.end(), key, TreeAccess::Wrap(std::move(child)));
           }
         } else if (to != nullptr) {
-          to->children.emplace_hint(to->children.end(), key, std::get<NonTensor>(value));
+          to->children.try_emplace(to->children.end(), key, std::get<NonTensor>(value));
         }
       }
       for (size_t i = 1; i < from.size(); ++i) {
