@@ -233,6 +233,11 @@ absl::Status TensorDict::SetValue(const NestedKey& key, Value value) {
       stack.push_back({node, node->children.begin(), 0});
     }
   } else if (auto* leaf = std::get_if<at::Tensor>(&value); leaf != nullptr && leaf->defined()) {
+    if (leaf->is_nested()) {  // asking it for its sizes throws
+      return absl::InvalidArgumentError(absl::StrCat(
+          "cannot set ", key.ToString(), ": a nested tensor has no sizes; trees of different sizes stand "
+          "side by side in a lazy stack"));
+    }
     if (absl::Status s = CheckBatch(parent->batch_size, leaf->sizes(), key, "shape"); !s.ok()) {
       return s;
     }

@@ -14,6 +14,7 @@
 #include "bindings/python/bind_ops.h"
 #include "bindings/python/errors.h"
 #include "bindings/python/python_values.h"
+#include "tensordict/io/atomic_file.h"
 #include "tensordict/io/memmap.h"
 #include "tensordict/io/safetensors.h"
 #include "tensordict/ops/cast.h"
@@ -117,6 +118,13 @@ void BindFileOps(py::module_& ops) {
     const absl::Status status = Unlocked([&] { return SaveMemmap(source, path, options); });
     call.Rethrow();
     RaiseIfError(status);
+  });
+  ops.def("put_folder", [](const std::string& made, const std::string& path) {
+    RaiseIfError(Unlocked([&] { return internal::PutFolder(made, path, /*overwrite=*/true); }));
+  });
+  ops.def("memmap_file", [](const py::object& tensor) {
+    if (!IsTensor(tensor.ptr())) throw py::type_error("memmap_file takes a tensor");
+    return MemmapFileOf(TensorOf(tensor.ptr()));
   });
   ops.def("load_memmap", [](const std::string& path, bool shared) {
     return ValueOrRaise(Unlocked(

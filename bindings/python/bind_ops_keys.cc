@@ -1,6 +1,7 @@
 // Keys of a tree: set in place, pop, rename, lists, update, select, flatten.
 #include <pybind11/pybind11.h>
 
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -9,6 +10,8 @@
 #include "bindings/python/python_values.h"
 #include "bindings/python/tree_listing.h"
 #include "bindings/python/tree_values.h"
+#include "tensordict/nested_key.h"
+#include "tensordict/non_tensor.h"
 #include "tensordict/ops/keys.h"
 #include "tensordict/tensor_dict.h"
 
@@ -24,6 +27,13 @@ void BindKeyOps(py::module_& ops) {
                              bool cast) {
     if (!IsTensor(value.ptr())) throw py::type_error("only a tensor can be copied into a tensor");
     RaiseIfError(SetInPlace(tree, KeyFromPython(key), TensorOf(value.ptr()), CastOf(cast)));
+  });
+  // A list of plain values as one value.
+  ops.def("set_plain", [](TensorDict& tree, const py::object& key, const py::object& value) {
+    const NestedKey path = KeyFromPython(key);
+    std::optional<NonTensor> plain = ValueOrRaise(NonTensorFromPython(value.ptr(), path));
+    if (!plain.has_value()) throw py::type_error("not a list of plain values");
+    RaiseIfError(tree.Set(path, *std::move(plain)));
   });
   ops.def("pop", [](TensorDict& tree, const py::object& key) {
     return ValueToPython(ValueOrRaise(Pop(tree, KeyFromPython(key))));

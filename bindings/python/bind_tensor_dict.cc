@@ -66,6 +66,8 @@ void SetValue(TensorDict& node, const NestedKey& path, const py::object& value, 
     RaiseIfError(node.Set(path, TensorDictOf(value.ptr())));
   } else if (IsPlainValue(value)) {
     RaiseIfError(node.Set(path, *ValueOrRaise(NonTensorFromPython(value.ptr(), path))));
+  } else if (py::hasattr(py::type::of(value), "_leafpack_positions")) {  // a LazyStack
+    RaiseIfError(node.Set(path, TensorDictOf(value.attr("_leafpack_positions")().ptr())));
   } else {
     TensorDict child(node.batch_size());
     Fill(child, value, depth);

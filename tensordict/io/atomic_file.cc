@@ -19,6 +19,17 @@ absl::Status Error(const std::string& path, std::string_view what, int error) {
   return absl::ErrnoToStatus(error, absl::StrCat("file ", path, ": ", what));
 }
 
+// So that a new name in it survives a power cut. Not all file systems can do it.
+void SyncFolderOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  const std::string folder =
+      slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
+  if (const int dir = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); dir >= 0) {
+    (void)fsync(dir);
+    close(dir);
+  }
+}
+
 }  // namespace
 
 AtomicFile::AtomicFile(std::string path, std::string temporary, int fd)
@@ -72,14 +83,21 @@ absl::Status AtomicFile::Commit() {
     return Error(path_, "cannot be put in its place", errno);
   }
   temporary_.clear();
-  // The folder too, so that the new name survives a power cut. Not all file systems can do it.
-  const size_t slash = path_.rfind('/');
-  const std::string folder =
-      slash == std::string::npos ? "." : slash == 0 ? "/" : path_.substr(0, slash);
-  if (const int dir = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); dir >= 0) {
-    (void)fsync(dir);
-    close(dir);
+  SyncFolderOf(path_);
+  return absl::OkStatus();
+}
+
+absl::Status PutFolder(const std::string& made, const std::string& path, bool overwrite) {
+  if (renameat2(AT_FDCWD, made.c_str(), AT_FDCWD, path.c_str(), RENAME_NOREPLACE) != 0) {
+    if (errno != EEXIST) return Error(path, "cannot be put in its place", errno);
+    if (!overwrite) {
+      return absl::AlreadyExistsError(absl::StrCat("file ", path, ": is there already"));
+    }
+    if (renameat2(AT_FDCWD, made.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) != 0) {
+      return Error(path, "cannot be put in its place", errno);
+    }
   }
+  SyncFolderOf(path);
   return absl::OkStatus();
 }
 

@@ -31,6 +31,11 @@ class AtomicFile {
   int fd_;
 };
 
+// Puts the folder `made` in the place of `path`, in one step, and brings that to the disk. Where something is at
+// `path` it takes the place of `made` (AlreadyExists, and nothing has changed, unless `overwrite`). Both must lie in
+// one file system.
+absl::Status PutFolder(const std::string& made, const std::string& path, bool overwrite);
+
 }  // namespace leafpack::internal
 
 #endif  // LEAFPACK_TENSORDICT_IO_ATOMIC_FILE_H_

@@ -9,8 +9,11 @@
 #ifndef LEAFPACK_TENSORDICT_IO_MEMMAP_H_
 #define LEAFPACK_TENSORDICT_IO_MEMMAP_H_
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -30,9 +33,13 @@ struct SaveMemmapOptions {
 // Writes `tree` with its batch sizes, names of dimensions, and values that are no tensors. The
 // folder appears whole or not at all. AlreadyExists if there is something at `path` and `overwrite`
 // is false. What the format cannot hold is refused by path before anything is written
-// (InvalidArgument): positions, the names shape, device, _type, _format_version, _class and _names,
+// (InvalidArgument): other positions than those below, the names shape, device, _type, _format_version, _class and _names,
 // names that are not UTF-8, undefined, sparse and meta tensors, and bytes among the values. Aliases
-// are written as often as they stand in the tree.
+// are written as often as they stand in the tree. A node that has the positions 0, 1, ... is written
+// - as a LazyStackedTensorDict if trees of one batch size stand there (LazyStack::AsTree), along the
+//   dimension behind the node's own batch dimensions; names of dimensions are those of the trees;
+// - as a NonTensorStack if values that are no tensors do, one for each element of the batch (with more
+//   dimensions nodes of positions in nodes of positions).
 absl::Status SaveMemmap(const TensorDict& tree, const std::string& path,
                         const SaveMemmapOptions& options = {});
 
@@ -41,13 +48,20 @@ enum class MapMode : uint8_t {
   kPrivate,  // writes to leaves reach nobody; files need not be writable
 };
 
+// A LazyStackedTensorDict becomes a node with its trees at the positions 0, 1, ..., a NonTensorStack one
+// with values there; LazyStack::FromTree(tree, tree.batch_size().size()) makes the stack again.
 // NotFound if there is no such folder. InvalidArgument, naming file and key, if meta.json is no
 // JSON or lacks what it must have, a dtype is unknown, a file has another length than its shape
 // says, is no regular file, or lies behind a link, or a leaf does not begin with the batch size.
-// Unimplemented, naming the key, for kinds of nodes that are neither TensorDict nor plain values:
-// tensorclasses, lazy stacks, pickled objects. Nothing that a file says is executed. Files must not
+// Unimplemented, naming the key, for kinds of nodes that are neither of these nor plain values:
+// tensorclasses, pickled objects; and for a stack along one of the batch dimensions of the tree that
+// holds it, which has no place in a tree here. Nothing that a file says is executed. Files must not
 // be cut short while a leaf lives.
 absl::StatusOr<TensorDict> LoadMemmap(const std::string& path, MapMode mode = MapMode::kShared);
+
+// The file that LoadMemmap mapped the tensor from, if it is that whole file and writes reach it; its path as
+// it was given to LoadMemmap. nullopt for views of a part, for copies, and for kPrivate.
+std::optional<std::string> MemmapFileOf(const at::Tensor& tensor);
 
 }  // namespace leafpack
 

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <random>
 #include <string>
@@ -18,6 +19,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tensordict/ops/compare.h"
+#include "tensordict/ops/lazy_stack.h"
 #include "tensordict/ops/ops_testutil.h"
 
 namespace leafpack {
@@ -112,9 +114,13 @@ TEST_F(MemmapTest, ReadsWhatTensordictWrote) {
 TEST_F(MemmapTest, WritesReachTheFilesIfTheyShall) {
   ASSERT_TRUE(SaveMemmap(Sample(), path_).ok());
   LEAFPACK_ASSIGN_OR_FAIL(const TensorDict mine, LoadMemmap(path_, MapMode::kPrivate));
+  EXPECT_EQ(MemmapFileOf(*mine.Get("a")), std::nullopt);
   mine.Get("a")->fill_(7);
   LEAFPACK_ASSIGN_OR_FAIL(const TensorDict shared, LoadMemmap(path_));
   EXPECT_EQ(shared.Get("a")->sum().item<double>(), 15);
+  EXPECT_EQ(MemmapFileOf(*shared.Get("a")), path_ + "/a.memmap");
+  EXPECT_EQ(MemmapFileOf(shared.Get("a")->select(0, 0)), std::nullopt);
+  EXPECT_EQ(MemmapFileOf(at::ones({2})), std::nullopt);
   shared.Get("a")->fill_(1);
   LEAFPACK_ASSIGN_OR_FAIL(const TensorDict again, LoadMemmap(path_));
   EXPECT_EQ(again.Get("a")->sum().item<double>(), 6);
@@ -171,6 +177,8 @@ TEST_F(MemmapTest, FoldersThatAreNoGood) {
   ExpectError(with_meta("[]"), "of the kind none", absl::StatusCode::kUnimplemented);
   ExpectError(with_meta("{" + type + "}"), "no shape");
   ExpectError(with_meta("{" + type + R"(, "shape": [-2]})"), "no valid shape");
+  ExpectError(with_meta("{" + type + R"(, "shape": [], "_names": 5})"), "no valid _names");
+  ExpectError(with_meta("{" + type + R"(, "shape": [1], "_names": [5]})"), "no valid _names");
   ExpectError(with_meta(R"({"_type": "<class 'x.Mine'>", "shape": []})"), "x.Mine",
               absl::StatusCode::kUnimplemented);
   const auto with_leaf = [&](const std::string& entry) {
@@ -207,6 +215,105 @@ TEST_F(MemmapTest, AFolderThatLeadsBackToItselfIsRefused) {
   std::filesystem::remove_all(path_ + "/n");
   std::filesystem::create_directory_symlink(path_, path_ + "/n");
   ExpectError(LoadMemmap(path_), "is a link");
+}
+
+// Trees of other shapes and keys, at the positions of a node.
+TensorDict Agents() {
+  const TensorDict first = *TensorDict::Make({{"x", Counted({2, 3})}}, {2});
+  const TensorDict second = *TensorDict::Make({{"x", Counted({2, 4})}, {"y", at::ones({2})}}, {2});
+  return LazyStack::Make({first, second}, 1)->AsTree();
+}
+
+TEST_F(MemmapTest, TreesSideBySide) {
+  TensorDict tree = *TensorDict::Make({{"a", at::ones({2})}, {"n", {{"agents", Agents()}}}}, {2});
+  const TensorDict inner = LazyStack::Make({Agents(), Agents()}, 1)->AsTree();
+  ASSERT_TRUE(tree.Set("twice", inner).ok());
+  ASSERT_TRUE(SaveMemmap(tree, path_).ok());
+  EXPECT_NE(Read("n/meta.json").find(R"("agents":{"type":"LazyStackedTensorDict"})"),
+            std::string::npos);
+  EXPECT_NE(Read("n/agents/meta.json").find(R"("stack_dim":1)"), std::string::npos);
+  LEAFPACK_ASSIGN_OR_FAIL(const TensorDict back, LoadMemmap(path_));
+  EXPECT_TRUE(*Equal(back, tree));
+  EXPECT_EQ(back.GetDict({"n", "agents", 1})->Get("x")->size(1), 4);
+  // By itself too, and with the dimension told by the batch size.
+  ASSERT_TRUE(SaveMemmap(Agents(), folder_ + "/alone").ok());
+  LEAFPACK_ASSIGN_OR_FAIL(const TensorDict alone, LoadMemmap(folder_ + "/alone"));
+  EXPECT_EQ(alone.batch_size(), at::IntArrayRef({2}));
+  LEAFPACK_ASSIGN_OR_FAIL(const LazyStack stack,
+                          LazyStack::FromTree(alone, static_cast<int64_t>(alone.batch_size().size())));
+  EXPECT_THAT(stack.batch_size(), ElementsAre(2, 2));
+  TensorDict uneven;
+  ASSERT_TRUE(uneven.Set({"l", 0}, TensorDict({1})).ok());
+  ASSERT_TRUE(uneven.Set({"l", 1}, TensorDict({2})).ok());
+  ExpectError(SaveMemmap(uneven, folder_ + "/uneven"), "l[0]: the format has no positions but");
+}
+
+TEST_F(MemmapTest, StacksThatAreNoGood) {
+  TensorDict tree = *TensorDict::Make({{"l", Agents()}}, {2});
+  const auto broken = [&](const std::function<void()>& change) {
+    EXPECT_TRUE(SaveMemmap(tree, path_, {.overwrite = true}).ok());
+    change();
+    return LoadMemmap(path_, MapMode::kPrivate);
+  };
+  const auto meta = [&](const std::string& dim) {
+    return broken([&] {
+      Write("l/meta.json", R"({"_type": "<class 'tensordict._lazy.LazyStackedTensorDict'>")" + dim +
+                               "}");
+    });
+  };
+  EXPECT_TRUE(meta(R"(, "stack_dim": 1)").ok());
+  ExpectError(meta(""), "no valid stack_dim");
+  ExpectError(meta(R"(, "stack_dim": -1)"), "no valid stack_dim");
+  ExpectError(meta(R"(, "stack_dim": true)"), "no valid stack_dim");
+  ExpectError(meta(R"(, "stack_dim": 2)"), "stack_dim 2 is no place");
+  // Trees of two elements side by side along the batch dimension of the tree that holds them.
+  ExpectError(meta(R"(, "stack_dim": 0)"), "along dimension 0, which is one of the 1",
+              absl::StatusCode::kUnimplemented);
+  ExpectError(broken([&] { std::filesystem::rename(path_ + "/l/1", path_ + "/l/2"); }),
+              "a stack of 2 folders, of which none is called 1");
+  ExpectError(broken([&] {
+                std::filesystem::remove_all(path_ + "/l/0");
+                std::filesystem::remove_all(path_ + "/l/1");
+              }),
+              "a stack without a tree");
+  ExpectError(broken([&] {
+                std::filesystem::remove_all(path_ + "/l/1");
+                std::filesystem::create_directory_symlink("0", path_ + "/l/1");
+              }),
+              "is a link");
+  ExpectError(broken([&] {
+                Write("l/1/meta.json", R"({"_type": "<class 'tensordict._td.TensorDict'>", "shape": []})");
+              }),
+              "has the batch size [], the tree 0 beside it [2]");
+  ExpectError(broken([&] { Write("l/1/meta.json", R"({"_type": "<class 'x.Mine'>"})"); }), "x.Mine",
+              absl::StatusCode::kUnimplemented);
+}
+
+TEST_F(MemmapTest, ValuesForEachElementOfTheBatch) {
+  TensorDict tree({2, 3});
+  TensorDict words({2, 3});
+  for (int64_t i = 0; i < 2; ++i) {
+    for (int64_t j = 0; j < 3; ++j) {
+      ASSERT_TRUE(words.Set({i, j}, NonTensor(absl::StrCat(i, ",", j))).ok());
+    }
+  }
+  ASSERT_TRUE(tree.Set("words", words).ok());
+  ASSERT_TRUE(SaveMemmap(tree, path_).ok());
+  EXPECT_NE(Read("words/meta.json").find(R"("data":[["0,0","0,1","0,2"],["1,0")"),
+            std::string::npos);
+  EXPECT_TRUE(*Equal(*LoadMemmap(path_), tree));
+  const auto with_data = [&](const std::string& data) {
+    Write("words/meta.json", R"({"_type": "<class 'tensordict.tensorclass.NonTensorStack'>", "data": )" +
+                                 data + "}");
+    return LoadMemmap(path_);
+  };
+  ExpectError(with_data("[[1, 2, 3]]"), "words: the values are not one for each element");
+  ExpectError(with_data("[[1, 2, 3], 4]"), "words: the values are not one for each element");
+  ExpectError(with_data("\"text\""), "words: the values are not one for each element");
+  EXPECT_TRUE(with_data("[[1, 2, 3], [4, null, [5]]]").ok());
+  TensorDict few({2});
+  ASSERT_TRUE(few.Set({"l", 0}, NonTensor(1)).ok());
+  ExpectError(SaveMemmap(few, folder_ + "/few"), "l[0]: the format has no positions but");
 }
 
 TEST_F(MemmapTest, RandomChangesOfTheMetadata) {

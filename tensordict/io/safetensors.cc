@@ -54,7 +54,8 @@ absl::Status InFile(const std::string& path, const absl::Status& status) {
 class FileMap {
  public:
   static absl::StatusOr<std::shared_ptr<FileMap>> Open(const std::string& path) {
-    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    // A pipe would wait for a writer.
+    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return ErrnoError(path, "cannot be opened", errno);
     const absl::Cleanup close_it = [fd] { close(fd); };
     struct stat info {};

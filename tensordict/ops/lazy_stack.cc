@@ -193,7 +193,8 @@ absl::StatusOr<LazyStack> LazyStack::Map(
 absl::StatusOr<TensorDict> LazyStack::Dense() const { return Stack(trees_, dim_); }
 
 TensorDict LazyStack::AsTree() const {
-  auto root = std::make_shared<internal::Node>();
+  auto root = std::make_shared<internal::Node>(
+      trees_[0].batch_size().slice(0, static_cast<size_t>(dim_)));
   for (size_t i = 0; i < trees_.size(); ++i) {
     root->children.emplace_hint(root->children.end(), KeyComponent(static_cast<int64_t>(i)),
                                 trees_[i]);

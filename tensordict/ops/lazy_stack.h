@@ -66,7 +66,8 @@ class LazyStack {
   absl::StatusOr<TensorDict> Dense() const;
 
   // A tree with the trees at the positions 0, 1, ...: no copy, every leaf stands at [i].path. What
-  // collectives, Consolidate and files take.
+  // collectives, Consolidate and memory-mapped folders take. Its batch size is that of the trees before
+  // dim().
   TensorDict AsTree() const;
   // The other way round. InvalidArgument if a key is no position in order from 0, or no node stands
   // there; and as of Make.

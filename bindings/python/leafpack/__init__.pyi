@@ -2,6 +2,7 @@
 
 import datetime
 import os
+import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar, overload
 
@@ -790,6 +791,14 @@ class TensorDict:
         device: Any = None,
         requires_grad: _bool = False,
     ) -> TensorDict: ...
+    def new_tensor(
+        self,
+        data: Any,
+        *,
+        dtype: torch.dtype | None = None,
+        device: Any = None,
+        requires_grad: _bool = False,
+    ) -> TensorDict: ...
     def new_full(
         self,
         size: Any,
@@ -967,6 +976,9 @@ class TensorDict:
         self, prefix: Any, *, existsok: _bool = True, progress: Any = None
     ) -> TensorDict: ...
     def load_memmap_(self, prefix: Any) -> TensorDict: ...
+    def is_memmap(self) -> _bool: ...
+    @property
+    def saved_path(self) -> pathlib.Path: ...
     def load_(self, prefix: Any) -> TensorDict: ...
     def dumps(
         self, prefix: Any, *, existsok: _bool = True, progress: Any = None

@@ -86,6 +86,8 @@ CASES = [
     ("new_zeros", lambda t: t.new_zeros(2), ("flat",)),
     ("new_ones", lambda t: t.new_ones(2, 5), ("nested",)),
     ("new_full", lambda t: t.new_full((2,), 3.0, dtype=torch.int64), ("flat",)),
+    ("new_tensor", lambda t: t.new_tensor([[1, 2]]), ("flat",)),
+    ("new_tensor_tree", lambda t: t.new_tensor(t * 2, dtype=torch.float64), ("flat",)),
     ("fill_", lambda t: t.fill_("x", 3.0), ("nested",)),
     ("get_at", lambda t: t.get_at("x", 0), ("nested",)),
     ("get_at default", lambda t: t.get_at("q", 0, 7), ALL),

@@ -157,3 +157,15 @@ def test_deep_and_long_files(tmp_path):
     (folder / "meta.json").write_bytes(b'{"a":' * 10**6)
     with pytest.raises(ValueError, match="deep"):
         TensorDict.load_memmap(folder)
+
+
+def test_a_pipe_is_refused(tmp_path):
+    """Opening one waits for a writer unless it is asked not to."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match="pipe.*no regular file"):
+        leafpack.load_safetensors(tmp_path / "pipe")
+    TensorDict({"x": torch.ones(2)}).memmap(tmp_path / "m")
+    (tmp_path / "m" / "x.memmap").unlink()
+    os.mkfifo(tmp_path / "m" / "x.memmap")
+    with pytest.raises(ValueError, match="no regular file"):
+        TensorDict.load_memmap(tmp_path / "m")

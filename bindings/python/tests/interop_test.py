@@ -2,10 +2,14 @@
 
 import collections
 import dataclasses
+import pickle
 
 import numpy
 import pytest
+import tensordict
 import torch
+
+import leafpack
 
 from beside import OURS, THEIRS, assert_same
 
@@ -183,3 +187,31 @@ def test_wrong_arguments(run, error, word):
     with pytest.raises(error, match=word):
         run(tree)
     assert tree.equal(before)
+
+
+def test_positions_become_stacks_of_tensordict():
+    tree = OURS({"x": torch.ones(2)}, [2])
+    first, second = OURS({"y": torch.ones(2, 3)}, [2]), OURS({"y": torch.ones(2, 4)}, [2])
+    tree["n"] = leafpack.LazyStack(first, second, stack_dim=1)
+    tree["words"] = ["a", "b"]
+    theirs = tree.to_tensordict()
+    assert isinstance(theirs["n"], tensordict.LazyStackedTensorDict) and theirs["n"].batch_size == (2, 2)
+    assert theirs["n"][:, 1]["y"].data_ptr() == second["y"].data_ptr()
+    assert theirs.get("words").tolist() == ["a", "b"]
+    assert OURS.from_tensordict(theirs).equal(tree)
+    with pytest.raises(ValueError, match="positions"):
+        OURS({"l": [torch.ones(1)]}).to_tensordict()
+
+
+def test_lists_as_one_value(tmp_path):
+    value = ["x", [1, [2.5, None]], True]
+    tree = OURS({"x": torch.ones(2)}, [2]).set_non_tensor(("n", "v"), value)
+    theirs = tree.to_tensordict()
+    for other in (tree, pickle.loads(pickle.dumps(tree)), tree.clone(), OURS.from_tensordict(theirs)):
+        assert other.get_non_tensor(("n", "v")) == value and other.keys(True, True) == [("n", "v"), "x"]
+    tree.memmap(tmp_path / "ours")
+    theirs.memmap(tmp_path / "theirs")
+    assert THEIRS.load_memmap(tmp_path / "ours")["n", "v"] == value
+    assert OURS.load_memmap(tmp_path / "theirs").equal(tree)
+    with pytest.raises(TypeError):
+        tree.set_non_tensor("w", [torch.ones(1)])

@@ -299,6 +299,42 @@ def test_folders_that_tensordict_reads_and_writes(name, tmp_path):
         assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith(".")) == []
 
 
+def test_stacks_below_a_node_in_folders(tmp_path):
+    def tree(kind, stack):
+        trees = kind({"x": torch.ones(2, 3)}, [2]), kind({"x": torch.zeros(2, 4), "y": torch.ones(2)}, [2])
+        result = kind({"a": torch.arange(2)}, [2])
+        result["n"] = kind({"agents": stack(*trees, stack_dim=1)}, [2])
+        return result
+
+    theirs = tree(tensordict.TensorDict, tensordict.LazyStackedTensorDict)
+    ours = tree(OURS, leafpack.LazyStack)
+    assert ours["n", "agents", 1, "x"].shape == (2, 4)
+    ours.memmap(tmp_path / "ours")
+    back = tensordict.TensorDict.load_memmap(tmp_path / "ours")
+    assert type(back["n", "agents"]) is tensordict.LazyStackedTensorDict
+    assert back["n", "agents"].stack_dim == 1 and back["n", "agents"].batch_size == (2, 2)
+    assert (back == theirs).all() and back["n", "agents"][:, 1]["x"].shape == (2, 4)
+    theirs.memmap(tmp_path / "theirs")
+    mine = OURS.load_memmap(tmp_path / "theirs")
+    assert mine.equal(ours)
+    mine["n", "agents", 0, "x"].fill_(7)
+    assert tensordict.TensorDict.load_memmap(tmp_path / "theirs")["n", "agents"][:, 0]["x"].eq(7).all()
+    # The tree and what was set below it are one: a stack is no copy.
+    first = OURS({"x": torch.ones(2)}, [2])
+    ours["s"] = leafpack.LazyStack(first, OURS({"x": torch.ones(2)}, [2]), stack_dim=1)
+    assert ours["s", 0].is_same(first)
+
+
+def test_values_for_each_element_in_folders(tmp_path):
+    theirs = torch.stack([tensordict.TensorDict({"s": word, "x": torch.ones(1)}) for word in ("a", "b")])
+    theirs.memmap(tmp_path / "theirs")
+    mine = OURS.load_memmap(tmp_path / "theirs")
+    assert mine["s", 0] == "a" and mine["s", 1] == "b" and mine.equal(OURS.from_tensordict(theirs))
+    mine.memmap(tmp_path / "ours")
+    back = tensordict.TensorDict.load_memmap(tmp_path / "ours")
+    assert back.get("s").tolist() == ["a", "b"] and back["x"].equal(theirs["x"])
+
+
 def test_folders_that_are_not_whole(tmp_path):
     ours, _ = both("alike", 0)
     folder = tmp_path / "stack"

@@ -233,7 +233,12 @@ def test_padded_batches_and_errors():
 def test_trees_in_files_in_place(tmp_path):
     tree = trees(OURS)
     before = tree.clone()
+    with pytest.raises(AttributeError, match="is_memmap"):
+        tree.saved_path
     assert tree.memmap_(tmp_path / "a") is tree and tree.is_locked and tree.equal(before)
+    assert tree.is_memmap() and tree.saved_path == tmp_path / "a" and tree["in"].saved_path == tmp_path / "a" / "in"
+    assert OURS.load_memmap(tmp_path / "a").is_memmap() and not OURS.load_memmap(tmp_path / "a", mode="r").is_memmap()
+    assert not before.is_memmap() and not tree.clone().is_memmap() and not tree[0].is_memmap()
     tree["x"].zero_()
     assert not OURS.load_memmap(tmp_path / "a", mode="r")["x"].any()
     with pytest.raises(RuntimeError, match="locked"):

@@ -53,10 +53,13 @@ def entry_class(self, key):
 
 
 def set_non_tensor(self, key, value):
-    """Puts a plain value at `key`."""
+    """Puts a plain value at `key`; a list too stays one value."""
     if isinstance(value, torch.Tensor) or isinstance(value, collections.abc.Mapping):
         raise TypeError(f"a {type(value).__name__} is no plain value")
-    self._set(key, value)
+    if type(value) is list:
+        ops.set_plain(self, key, value)
+    else:
+        self._set(key, value)
     return self
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import collections
 import errno
 import os
+import pathlib
 from collections.abc import Mapping
 
 import torch
 
-from leafpack._tree.common import TensorDict, ops
+from leafpack._tree.common import TensorDict, ops, tensors_of
 from leafpack._tree.interop import as_tree
 
 
@@ -83,6 +84,24 @@ def memmap_like(self, prefix, *, existsok=True, progress=None):
     return memmap(torch.zeros_like(self), prefix, existsok=existsok, progress=progress)
 
 
+def is_memmap(self):
+    """Whether all tensors that have elements are whole files of a folder, which writes reach; at least one must be."""
+    tensors = [tensor for tensor in tensors_of(self) if tensor.numel() > 0]
+    return bool(tensors) and all(ops.memmap_file(tensor) is not None for tensor in tensors)
+
+
+def saved_path(self):
+    """The folder that the tree lies in, as a pathlib.Path. AttributeError if not is_memmap()."""
+    for key, tensor in ops.items(self, True, True):
+        if not isinstance(tensor, torch.Tensor) or tensor.numel() == 0:
+            continue
+        file = ops.memmap_file(tensor)
+        if file is None:
+            break
+        return pathlib.Path(file).parents[len(key) - 1 if isinstance(key, tuple) else 0]
+    raise AttributeError("the tree does not lie in a folder: is_memmap() is False")
+
+
 def load_memmap_(self, prefix):
     """Copies the tensors in a folder that memmap wrote into those of this tree."""
     ops.update_in_place(self, ops.load_memmap(_present(prefix), False), False)
@@ -130,10 +149,11 @@ def load_safetensors(path, *, separator=".", memory_map=True, progress=None):
 METHODS = {
     function.__name__: function
     for function in (
-        state_dict, load_state_dict, consolidate, is_consolidated, memmap, memmap_, memmap_like, load_memmap_,
+        state_dict, load_state_dict, consolidate, is_consolidated, memmap, memmap_, memmap_like, load_memmap_, is_memmap,
     )
 }  # fmt: skip
 METHODS |= {
+    "saved_path": property(saved_path),
     "save": memmap,
     "dumps": memmap,
     "load_": load_memmap_,

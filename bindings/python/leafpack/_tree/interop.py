@@ -60,12 +60,43 @@ def to_tensordict(self):
         if not isinstance(key, str):
             raise ValueError(f"[{key}]: a tensordict has no positions")
         if isinstance(value, TensorDict):
-            result.set(key, to_tensordict(value))
+            stack = _stack_of(value, self.batch_size)
+            result.set(key, to_tensordict(value) if stack is None else stack)
         elif isinstance(value, torch.Tensor):
             result.set(key, value)
         else:
             result.set_non_tensor(key, value)
     return result
+
+
+def _stack_of(node, batch_size):
+    """tensordict's stack of the trees, or of the plain values, at the positions of a node; None if it is no stack."""
+    import tensordict
+
+    items = ops.items(node, False, False)
+    if not items or [key for key, _ in items] != list(range(len(items))):
+        return None
+    values = [value for _, value in items]
+    if batch_size and len(values) == batch_size[0]:
+        rest = batch_size[1:]
+        plain = [_stack_of(v, rest) if isinstance(v, TensorDict) else _plain(v, rest) for v in values]
+        if all(isinstance(v, (tensordict.NonTensorData, tensordict.NonTensorStack)) for v in plain):
+            return tensordict.NonTensorStack(*plain, stack_dim=0)
+    if not all(isinstance(value, TensorDict) for value in values):
+        return None
+    parts = [_stack_of(value, ()) for value in values]
+    parts = [to_tensordict(value) if part is None else part for value, part in zip(values, parts)]
+    if any(part.batch_size != parts[0].batch_size for part in parts):
+        return None
+    return tensordict.LazyStackedTensorDict(*parts, stack_dim=len(node.batch_size))
+
+
+def _plain(value, batch_size):
+    import tensordict
+
+    if isinstance(value, torch.Tensor) or value is None or batch_size:
+        return None
+    return tensordict.NonTensorData(value)
 
 
 def __reduce__(self):
@@ -83,7 +114,10 @@ def __reduce__(self):
 def _rebuild(batch_size, names, device, locked, children):
     tree = TensorDict(batch_size=batch_size)
     for key, value in children:
-        tree._set(key, value)
+        if type(value) is list:  # one value, not a node of positions
+            ops.set_plain(tree, key, value)
+        else:
+            tree._set(key, value)
     if names:
         ops.set_names(tree, names)
     if device is not None:

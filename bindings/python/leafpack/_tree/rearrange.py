@@ -315,11 +315,27 @@ def _of_one(name, combine):
     return method
 
 
+def new_tensor(self, data, *, dtype=None, device=None, requires_grad=False):
+    """A tree of leaf.new_tensor(data) for each tensor: `data` is copied, and its sizes are the batch size.
+
+    `data` may be a tree of these keys: then each tensor is made of the one that stands there.
+    """
+    tree = hasattr(data, "batch_size")
+    source = as_tree(data, self) if tree else torch.as_tensor(data)
+    result = TensorDict(batch_size=source.batch_size if tree else source.shape)
+    for key, value in ops.items(self, True, True):
+        if isinstance(value, torch.Tensor):
+            origin = source._get(key).detach() if tree else source.detach()
+            value = origin.to(device or origin.device, dtype or value.dtype, copy=True).requires_grad_(requires_grad)
+        result._set(key, value)
+    return result
+
+
 METHODS = {
     function.__name__: function
     for function in (
         narrow, tensor_split, repeat, tile, repeat_interleave, roll, flip, fliplr, flipud, rot90, movedim, broadcast_to,
-        expand_as, gather, masked_select, masked_fill_, masked_fill, where, pad, new_full,
+        expand_as, gather, masked_select, masked_fill_, masked_fill, where, pad, new_full, new_tensor,
         _at_least(1), _at_least(2), _at_least(3), _new_of("new_zeros"), _new_of("new_ones"), _new_of("new_empty"),
         _of_one("stack_from_tensordict", torch.stack), _of_one("cat_from_tensordict", torch.cat),
     )

@@ -29,19 +29,11 @@ def memmap(self, prefix, *, existsok=True, progress=None):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), prefix)
     above = os.path.dirname(os.path.abspath(prefix))
     os.makedirs(above, exist_ok=True)
-    work = tempfile.mkdtemp(prefix=f".{os.path.basename(prefix)}.", dir=above)
+    work = tempfile.mkdtemp(prefix=f".{os.path.basename(os.path.abspath(prefix))}.", dir=above)
     try:
         new = os.path.join(work, "new")
         _write(self, new, progress)
-        old = os.path.join(work, "old")
-        if os.path.lexists(prefix):
-            os.rename(prefix, old)
-        try:
-            os.rename(new, prefix)
-        except OSError:
-            if os.path.lexists(old):
-                os.rename(old, prefix)
-            raise
+        ops.put_folder(new, prefix.rstrip("/") or "/")  # what was there goes with `work`
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return load_stack(prefix, "r+")

@@ -108,6 +108,17 @@ class LazyStack:
         """The trees at the positions 0, 1, ... of one tree, not copied."""
         return TensorDict(dict(enumerate(self.tensordicts)))
 
+    def _leafpack_positions(self):
+        """What a tree gets that this stack is set into: a node with the trees, not copied, at 0, 1, ...
+
+        Its batch size is that before the stack's dimension, so that the dimension can be told from it.
+        """
+        dim = min([self.stack_dim, *(t.stack_dim for t in self.tensordicts if isinstance(t, LazyStack))])
+        node = TensorDict(batch_size=self.batch_size[: dim if dim == self.stack_dim else 0])
+        for place, tree in enumerate(self.tensordicts):
+            node._set(place, tree)
+        return node
+
     def _dense_trees(self):
         """The trees that are no stacks, those of stacks in it too, from the first to the last."""
         for tree in self.tensordicts:
