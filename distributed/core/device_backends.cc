@@ -16,6 +16,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 
+#include "distributed/core/backend.h"
 #include "distributed/core/device_traits.h"
 
 namespace leafpack {

@@ -7,9 +7,9 @@
 
 #include "absl/status/statusor.h"
 
-#include "distributed/core/backend.h"
-
 namespace leafpack {
+
+class Backend;
 
 // True if `name` names backends by device.
 bool NamesDevices(std::string_view name);

@@ -1,13 +1,12 @@
 // DeviceTraits: what a backend for devices other than the CPU says of itself beside the Backend interface.
-// A backend that has it derives from both; whoever holds a Backend asks by DeviceTraits::Of.
+// A backend that has it derives from both; whoever holds a Backend asks by DeviceTraits::Of. It does not see
+// backend.h, so that the library of that can use it without making it an input of all that see backend.h.
 #ifndef LEAFPACK_DISTRIBUTED_CORE_DEVICE_TRAITS_H_
 #define LEAFPACK_DISTRIBUTED_CORE_DEVICE_TRAITS_H_
 
 #include <c10/core/Device.h>
 
 #include "absl/status/status.h"
-
-#include "distributed/core/backend.h"
 
 namespace leafpack {
 
@@ -25,6 +24,7 @@ class DeviceTraits {
   virtual bool NeedsChecks() const = 0;
 
   // Null for backends that have none.
+  template <typename Backend>
   static const DeviceTraits* Of(const Backend& backend) {
     return dynamic_cast<const DeviceTraits*>(&backend);
   }
