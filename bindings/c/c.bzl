@@ -16,4 +16,6 @@ def leafpack_c_binary(name, copts = [], **kwargs):
 
 def leafpack_c_test(name, size, copts = [], **kwargs):
     """A C test, which fails by its exit code."""
-    native.cc_test(name = name, size = size, copts = _C_COPTS + copts, **kwargs)
+
+    # Static, as the sanitizers' options (third_party/sanitizers) are heard in the program itself only.
+    native.cc_test(name = name, size = size, copts = _C_COPTS + copts, linkstatic = True, **kwargs)

@@ -62,6 +62,7 @@ inline std::vector<TreeArg> ReadTrees(const leafpack_tree* const* trees, size_t 
 // Null where there are none.
 inline std::string_view ReadBytes(const void* data, size_t size) {
   if (size == 0) return {};
+  NeedPossible(size, "data");
   return {static_cast<const char*>(NeedPointer(data, "data")), size};
 }
 

@@ -18,6 +18,13 @@ void FailArgument(const char* argument, const std::string& what) {
   Fail(absl::InvalidArgumentError(absl::StrCat(argument, " ", what)));
 }
 
+void NeedPossible(size_t size, const char* argument) {
+  constexpr size_t kAddressable = size_t{1} << 47;
+  if (size >= kAddressable) {
+    FailArgument(argument, absl::StrCat("has ", size, " bytes, more than a process can have"));
+  }
+}
+
 void FailDeadHandle(const char* argument, const char* type) {
   FailArgument(argument, absl::StrCat("is no ", type, " that is alive"));
 }
@@ -55,7 +62,9 @@ absl::Status StatusOfException() {
 std::string ReadText(const char* text, size_t size, const char* argument) {
   if (size == LEAFPACK_TO_ZERO) return std::string(NeedPointer(text, argument));
   if (size == 0) return std::string();
-  return std::string(NeedPointer(text, argument), size);
+  NeedPointer(text, argument);
+  NeedPossible(size, argument);
+  return std::string(text, size);
 }
 
 NestedKey ReadPath(const leafpack_component* path, size_t depth) {

@@ -73,6 +73,9 @@ T* NeedArray(T* array, size_t count, const char* argument) {
   return array;
 }
 
+// `size` bytes of the caller, which is no more than a process can address.
+void NeedPossible(size_t size, const char* argument);
+
 [[noreturn]] void FailDeadHandle(const char* argument, const char* type);
 
 // The object of a handle, which must be alive.

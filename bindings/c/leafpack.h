@@ -484,8 +484,8 @@ LEAFPACK_CALL leafpack_group_from_store(const leafpack_store* store, const char*
                                         int32_t rank, int32_t size, const int32_t* global_ranks,
                                         const leafpack_group_options* options,
                                         leafpack_group** group);
-/* Ranks that are threads of this process, over a store in its memory: `groups` has room for `size`
- * handles, one for each thread, and gets the group of rank r at index r. */
+/* Ranks that are threads of this process, over a store in its memory: `groups` has room for `size` (1 to
+ * 4096) handles, one for each thread, and gets the group of rank r at index r. */
 LEAFPACK_CALL leafpack_groups_in_process(int32_t size, const leafpack_group_options* options,
                                          leafpack_group** groups);
 /* The group of some of the parent's ranks, in rising order; talks to nobody, so its members or all

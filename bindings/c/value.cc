@@ -69,6 +69,7 @@ leafpack_error* leafpack_value_bool(int32_t truth, leafpack_value** value) {
 leafpack_error* leafpack_value_bytes(const void* data, size_t size, leafpack_value** value) {
   return MakeValue(value, [&] {
     NeedArray(data, size, "data");
+    NeedPossible(size, "data");
     return NonTensor::Bytes({static_cast<const char*>(data), size});
   });
 }

@@ -275,9 +275,11 @@ static void huge_numbers(void) {
   const int64_t sizes[] = {(int64_t)1 << 44};
   leafpack_component name[] = {LEAFPACK_BY_NAME("x")};
   name[0].name_size = (size_t)1 << 62;
-  FAILS(leafpack_value_bytes("x", SIZE_MAX, &value), LEAFPACK_RESOURCE_EXHAUSTED, "");
-  FAILS(leafpack_value_string("x", (size_t)1 << 60, &value), LEAFPACK_RESOURCE_EXHAUSTED, "");
-  FAILS(leafpack_tree_contains(tree, name, 1, &there), LEAFPACK_RESOURCE_EXHAUSTED, "");
+  REFUSED(leafpack_value_bytes("x", SIZE_MAX, &value), "data has 18446744073709551615 bytes");
+  REFUSED(leafpack_value_string("x", (size_t)1 << 60, &value), "text has 1152921504606846976 bytes");
+  REFUSED(leafpack_tree_contains(tree, name, 1, &there), "path has 4611686018427387904 bytes");
+  REFUSED(leafpack_all_gather_bytes("x", SIZE_MAX, group, NULL, &result), "data has");
+  REFUSED(leafpack_isend_bytes("x", SIZE_MAX, 0, group, NULL, &work), "data has");
   FAILS(leafpack_tensor_zeros(LEAFPACK_FLOAT32, 1, sizes, &tensor), LEAFPACK_RESOURCE_EXHAUSTED,
         "memory");
   REFUSED(leafpack_groups_in_process(INT32_MAX, NULL, &made), "2147483647");

@@ -4,6 +4,7 @@ use std::ffi::CStr;
 use std::fmt;
 use std::os::raw::c_char;
 use std::ptr;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use leafpack_sys as sys;
 
@@ -158,6 +159,19 @@ pub(crate) unsafe fn text_of(text: *const c_char) -> String {
         return String::new();
     }
     CStr::from_ptr(text).to_string_lossy().into_owned()
+}
+
+/// Before anything is made: a library of another interface than the crate's must not be called.
+pub(crate) fn assure_interface() {
+    static OF_LIBRARY: AtomicI32 = AtomicI32::new(0);
+    let mut found = OF_LIBRARY.load(Ordering::Relaxed);
+    if found == 0 {
+        // SAFETY: no arguments; of every version.
+        found = unsafe { sys::leafpack_abi_version() };
+        OF_LIBRARY.store(found, Ordering::Relaxed);
+    }
+    let wanted = sys::LEAFPACK_ABI_VERSION;
+    assert_eq!(found, wanted, "libleafpack.so has the interface {found}, the crate leafpack is for {wanted}");
 }
 
 /// Takes over what a C function returned.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use leafpack_sys as sys;
 
-use crate::error::{check, Error, Result};
+use crate::error::{assure_interface, check, Error, Result};
 use crate::options::{c_string, milliseconds, text_or_null, with_interrupt};
 use crate::store::Store;
 
@@ -31,6 +31,7 @@ impl GroupOptions<'_> {
         &self,
         call: impl FnOnce(*const sys::leafpack_group_options) -> *mut sys::leafpack_error,
     ) -> Result<()> {
+        assure_interface();
         let backend = self.backend.map(c_string).transpose()?;
         let interface_name = self.interface_name.map(c_string).transpose()?;
         let timeout_ms = milliseconds(self.timeout)?;

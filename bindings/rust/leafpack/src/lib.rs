@@ -80,7 +80,8 @@ pub fn version_number() -> i32 {
     unsafe { leafpack_sys::leafpack_version_number() }
 }
 
-/// Of the C interface of the library that is loaded. This crate was written for [`ABI_VERSION`].
+/// Of the C interface of the library that is loaded. This crate was written for [`ABI_VERSION`]; with another one it
+/// makes nothing, but panics.
 pub fn abi_version() -> i32 {
     // SAFETY: no arguments.
     unsafe { leafpack_sys::leafpack_abi_version() }

@@ -62,8 +62,7 @@ pub enum LeafFilter<'o> {
     ChosenByKey(&'o dyn Fn(&NestedKey) -> bool),
 }
 
-/// When the ranks compare their calls; differs from `Always` only on backends of devices, which are not
-/// in this version.
+/// When the ranks compare their calls; differs from `Always` only on backends of devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CheckMode {
     /// On every call.

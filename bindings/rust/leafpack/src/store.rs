@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leafpack_sys as sys;
 
-use crate::error::{check, Error, Result};
+use crate::error::{assure_interface, check, Error, Result};
 use crate::non_tensor::{NonTensor, RawValue};
 use crate::options::{c_string, milliseconds};
 use crate::start::bytes;
@@ -46,6 +46,7 @@ impl Drop for Store {
 }
 
 fn made(make: impl FnOnce(*mut *mut sys::leafpack_store) -> *mut sys::leafpack_error) -> Result<Store> {
+    assure_interface();
     let mut raw = ptr::null_mut();
     check(make(&mut raw))?;
     Ok(Store { raw: NonNull::new(raw).expect("the library gave no store") })

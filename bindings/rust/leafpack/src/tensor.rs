@@ -7,7 +7,7 @@ use std::ptr::{self, NonNull};
 
 use leafpack_sys as sys;
 
-use crate::error::{check, slice_of, text_of, Error, Result};
+use crate::error::{assure_interface, check, slice_of, text_of, Error, Result};
 
 macro_rules! dtypes {
     ($($item:ident = $number:ident,)*) => {
@@ -277,6 +277,7 @@ fn from_vec<T: Element>(data: Vec<T>, sizes: &[i64], strides: Option<&[i64]>) ->
 unsafe fn made<'a>(
     make: impl FnOnce(*mut *mut sys::leafpack_tensor) -> *mut sys::leafpack_error,
 ) -> Result<Tensor<'a>> {
+    assure_interface();
     let mut raw = ptr::null_mut();
     check(make(&mut raw))?;
     Ok(Tensor::from_raw(raw))

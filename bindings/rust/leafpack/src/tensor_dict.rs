@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use leafpack_sys as sys;
 
-use crate::error::{check, slice_of, text_of, Error, Result};
+use crate::error::{assure_interface, check, slice_of, text_of, Error, Result};
 use crate::key::NestedKey;
 use crate::non_tensor::{NonTensor, RawValue};
 use crate::tensor::{signed, Element, Tensor, TensorMut, TensorRef};
@@ -85,6 +85,7 @@ impl fmt::Debug for TensorDict<'_> {
 pub(crate) unsafe fn made<'a>(
     make: impl FnOnce(*mut *mut sys::leafpack_tree) -> *mut sys::leafpack_error,
 ) -> Result<TensorDict<'a>> {
+    assure_interface();
     let mut raw = ptr::null_mut();
     check(make(&mut raw))?;
     Ok(TensorDict {
