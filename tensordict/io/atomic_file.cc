@@ -88,8 +88,14 @@ absl::Status AtomicFile::Commit() {
 }
 
 absl::Status PutFolder(const std::string& made, const std::string& path, bool overwrite) {
-  if (renameat2(AT_FDCWD, made.c_str(), AT_FDCWD, path.c_str(), RENAME_NOREPLACE) != 0) {
-    if (errno != EEXIST) return Error(path, "cannot be put in its place", errno);
+  int error = 0;
+  if (renameat2(AT_FDCWD, made.c_str(), AT_FDCWD, path.c_str(), RENAME_NOREPLACE) != 0) error = errno;
+  // File systems that know no such flag: a folder takes the place of nothing or of an empty one.
+  if (error == EINVAL) error = rename(made.c_str(), path.c_str()) == 0 ? 0 : errno;
+  if (error != 0) {
+    if (error != EEXIST && error != ENOTEMPTY) {
+      return Error(path, "cannot be put in its place", error);
+    }
     if (!overwrite) {
       return absl::AlreadyExistsError(absl::StrCat("file ", path, ": is there already"));
     }

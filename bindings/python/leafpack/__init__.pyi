@@ -1017,6 +1017,7 @@ class TensorDict:
         generator: torch.Generator | None = None,
         max_tasks_per_child: _int | None = None,
         worker_threads: _int = 1,
+        pbar: _bool = False,
         mp_start_method: str | None = None,
     ) -> Any: ...
     def map_iter(
@@ -1032,6 +1033,7 @@ class TensorDict:
         generator: torch.Generator | None = None,
         max_tasks_per_child: _int | None = None,
         worker_threads: _int = 1,
+        pbar: _bool = False,
         mp_start_method: str | None = None,
     ) -> Any: ...
 

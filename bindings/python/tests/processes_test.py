@@ -2,6 +2,8 @@
 
 import gc
 import os
+import sys
+import types
 import weakref
 
 import pytest
@@ -82,6 +84,22 @@ def test_map():
     for options in ({"dim": 1}, {"chunksize": 1, "num_chunks": 1}, {"num_workers": 0}, {"chunksize": -1}):
         with pytest.raises(ValueError):
             tree.map(double, **options)
+
+
+def test_map_with_a_bar(monkeypatch):
+    shown = []
+
+    def bar(parts, total):
+        for part in parts:
+            shown.append(total)
+            yield part
+
+    monkeypatch.setitem(sys.modules, "tqdm", types.SimpleNamespace(tqdm=bar))
+    tree = trees(OURS)
+    assert tree.map(double, num_workers=1, num_chunks=3, pbar=True)["x"].equal(tree["x"] * 2)
+    assert shown == [3, 3, 3]
+    tree.map(double, num_workers=1)
+    assert len(shown) == 3
 
 
 def test_locks_hold_for_a_with():

