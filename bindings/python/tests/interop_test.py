@@ -199,6 +199,12 @@ def test_positions_become_stacks_of_tensordict():
     assert theirs["n"][:, 1]["y"].data_ptr() == second["y"].data_ptr()
     assert theirs.get("words").tolist() == ["a", "b"]
     assert OURS.from_tensordict(theirs).equal(tree)
+    theirs["long"] = tensordict.LazyStackedTensorDict(
+        *(THEIRS({"z": torch.ones(2, 3, n), "e": THEIRS({}, [2, 3, 1])}, [2, 3]) for n in (1, 2)), stack_dim=2
+    )
+    back = OURS.from_tensordict(theirs)
+    assert back["long", 1].batch_size == (2, 3) and back["long", 1, "e"].batch_size == (2, 3, 1)
+    assert back.to_tensordict()["long"].stack_dim == 2
     with pytest.raises(ValueError, match="positions"):
         OURS({"l": [torch.ones(1)]}).to_tensordict()
 

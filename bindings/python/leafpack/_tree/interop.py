@@ -39,6 +39,8 @@ def _take_nodes(tree, source):
         ops.set_names(tree, source.names)
     for key in source.keys():
         child = source._get_str(key, None)
+        if type(child) is tensordict.LazyStackedTensorDict:
+            tree._set(key, _positions_of(child))
         if type(child) is not tensordict.TensorDict:
             continue
         if key not in tree:
@@ -47,6 +49,16 @@ def _take_nodes(tree, source):
         if node.batch_size != child.batch_size:
             ops.set_batch_size(node, child.batch_size)
         _take_nodes(node, child)
+
+
+def _positions_of(stack):
+    """A node with the trees of tensordict's stack at the positions 0, 1, ..., as LazyStack makes it."""
+    inner = [part.stack_dim for part in stack.tensordicts if type(part) is type(stack)]
+    dim = stack.stack_dim if min(inner, default=stack.stack_dim) >= stack.stack_dim else 0
+    node = TensorDict(batch_size=stack.batch_size[:dim])
+    for place, part in enumerate(stack.tensordicts):
+        node._set(place, _positions_of(part) if type(part) is type(stack) else from_tensordict(TensorDict, part))
+    return node
 
 
 def to_tensordict(self):
