@@ -89,6 +89,7 @@ CASES = [
     ("new_tensor", lambda t: t.new_tensor([[1, 2]]), ("flat",)),
     ("new_tensor_tree", lambda t: t.new_tensor(t * 2, dtype=torch.float64), ("flat",)),
     ("fill_", lambda t: t.fill_("x", 3.0), ("nested",)),
+    ("get through a leaf", lambda t: [t.get(("x", "q"), 7), t.get(("in", "q")), t.get(("q", "x"))], ("nested",)),
     ("get_at", lambda t: t.get_at("x", 0), ("nested",)),
     ("get_at default", lambda t: t.get_at("q", 0, 7), ALL),
     ("get_item_shape", lambda t: [t.get_item_shape("in"), t.get_item_shape(("in", "y"))], ("nested",)),

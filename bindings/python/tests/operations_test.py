@@ -229,6 +229,7 @@ def test_as_tensordict(name, run, tree):
 ERRORS = [
     ("missing key", lambda t: t["q"], "flat", KeyError, "q"),
     ("missing nested", lambda t: t["in", "q"], "nested", KeyError, "q"),
+    ("get through a leaf", lambda t: t.get(("x", "q")), "nested", KeyError, "q"),
     ("batch size", lambda t: t.set("q", torch.ones(3)), "flat", ValueError, "q"),
     ("set_ missing", lambda t: t.set_("q", torch.ones(4)), "flat", KeyError, "q"),
     ("set_ sizes", lambda t: t.set_("b", torch.ones(4, 7)), "flat", ValueError, "b"),

@@ -59,9 +59,17 @@ def set_at_(self, key, value, index, *, non_blocking=False, cast=False):
     return self
 
 
-def get(self, key, default=None):
-    """What stands at `key`, or `default`."""
-    return self._get(key) if key in self else default
+def get(self, key, default=MISSING):
+    """What stands at `key`, or `default`; without one None, but a KeyError if the path leads through a leaf."""
+    if key in self:
+        return self._get(key)
+    if default is not MISSING:
+        return default
+    if isinstance(key, tuple):
+        for end in range(1, len(key)):
+            if key[:end] in self and not isinstance(self._get(key[:end]), TensorDict):
+                return self._get(key)  # raises, and says where
+    return None
 
 
 def setdefault(self, key, default, inplace=False):
