@@ -6,6 +6,7 @@
 #include "absl/time/clock.h"
 
 #include "distributed/core/reduce/reduce.h"
+#include "distributed/tree/device_work.h"
 #include "distributed/tree/leaf_views.h"
 #include "distributed/tree/stopwatch.h"
 
@@ -52,7 +53,9 @@ absl::StatusOr<PackedBucket> BucketPipeline::PackNext(const Bucket& bucket) {
   if (packed.ok() && options_.op.kind == ReduceOpKind::kPremulSum) {
     if (!packed->owned()) ++direct_started_;
     absl::Status status =
-        ApplyFactor(packed->dtype(), options_.op.factor, packed->data(), packed->numel());
+        packed->device().is_cpu()
+            ? ApplyFactor(packed->dtype(), options_.op.factor, packed->data(), packed->numel())
+            : MultiplyOnDevice(packed->tensor(), options_.op.factor);
     if (!status.ok()) return status;
     if (!packed->owned()) --direct_started_;
   }
@@ -164,6 +167,7 @@ absl::Status BucketPipeline::Deliver(InFlight& flight) {
       ScopedStopwatch watch(stats_.unpack);
       absl::Status status =
           packer_.Unpack(plan_.buckets[bucket], *flight.packed[i], tree_.leaves);
+      if (status.ok()) status = FinishOnDevice(flight.packed[i]->device());
       if (!status.ok()) return status;
       flight.packed[i].reset();
     }

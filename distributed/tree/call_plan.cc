@@ -79,6 +79,15 @@ AutoCosts ToAutoCosts(const BackendCost& cost) {
   return costs;
 }
 
+// Only these ride in frames: to read a leaf of another device the host would have to wait for the device.
+bool IsOnHost(const Layout& layout) {
+  for (size_t i = 0; i < layout.size(); ++i) {
+    const LeafInfo& leaf = layout.leaf(i);
+    if (leaf.kind == LeafKind::kDense && leaf.device.type() != c10::DeviceType::CPU) return false;
+  }
+  return true;
+}
+
 void PlanFrame(CallPlan& plan) {
   for (size_t i = 0; i < plan.layout.size(); ++i) {
     const LeafInfo& leaf = plan.layout.leaf(i);
@@ -259,7 +268,7 @@ absl::StatusOr<std::shared_ptr<const CallPlan>> PlanCache::Get(const FlatTree& t
   // leaves have is known to their own rank only.
   plan->is_frame =
       engine.size() == 1 ||
-      (plan->sparse.empty() && RidesInFrame(plan->layout.total_bytes(), engine.size(),
+      (plan->sparse.empty() && IsOnHost(plan->layout) && RidesInFrame(plan->layout.total_bytes(), engine.size(),
                                             engine.backend().Cost(engine.size())));
   if (plan->is_frame) {
     PlanFrame(*plan);

@@ -2,8 +2,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <utility>
 
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/ScalarType.h>
 
 #include "absl/container/inlined_vector.h"
@@ -14,6 +17,32 @@
 #include "tensordict/bucket/packer.h"
 
 namespace leafpack::internal {
+namespace {
+
+// Leaves of other devices are in frames of groups of one rank only.
+absl::Status Pack(const at::Tensor& leaf, char* out) {
+  if (leaf.device().is_cpu()) return PackLeaf(leaf, PackOrder::kLogical, out);
+  try {
+    return PackLeaf(leaf.detach().cpu(), PackOrder::kLogical, out);
+  } catch (const std::exception& e) {
+    return absl::InternalError(absl::StrCat("copying a leaf to the host failed: ", e.what()));
+  }
+}
+
+absl::Status Unpack(const char* in, const at::Tensor& leaf) {
+  if (leaf.device().is_cpu()) return UnpackLeaf(in, PackOrder::kLogical, leaf);
+  try {
+    const at::AutoDispatchBelowADInplaceOrView no_autograd;
+    const at::Tensor values = at::empty(leaf.sizes(), leaf.options().device(at::kCPU));
+    if (absl::Status status = UnpackLeaf(in, PackOrder::kLogical, values); !status.ok()) return status;
+    leaf.copy_(values);
+    return absl::OkStatus();
+  } catch (const std::exception& e) {
+    return absl::InternalError(absl::StrCat("copying a leaf to its device failed: ", e.what()));
+  }
+}
+
+}  // namespace
 
 absl::StatusOr<std::string> PackFrame(const CallPlan& plan, const FlatTree& tree,
                                       const ReduceOp& op) {
@@ -21,7 +50,7 @@ absl::StatusOr<std::string> PackFrame(const CallPlan& plan, const FlatTree& tree
   char* out = frame.data();
   for (const int64_t i : plan.frame_leaves) {
     const auto index = static_cast<size_t>(i);
-    absl::Status status = PackLeaf(tree.leaves[index], PackOrder::kLogical, out);
+    absl::Status status = Pack(tree.leaves[index], out);
     if (!status.ok()) return status;
     out += plan.layout.leaf(index).bytes;
   }
@@ -64,7 +93,7 @@ absl::Status UnpackFrame(const CallPlan& plan, absl::Span<const char> frame, con
   for (const int64_t i : plan.frame_leaves) {
     const auto index = static_cast<size_t>(i);
     if (written.Has(index)) {
-      absl::Status status = UnpackLeaf(in, PackOrder::kLogical, tree.leaves[index]);
+      absl::Status status = Unpack(in, tree.leaves[index]);
       if (!status.ok()) return status;
     }
     in += plan.layout.leaf(index).bytes;

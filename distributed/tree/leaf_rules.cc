@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "distributed/core/device_traits.h"
 #include "distributed/core/error.h"
 
 namespace leafpack::internal {
@@ -46,6 +47,7 @@ absl::Status Supports(const Backend& backend, CollectiveKind collective, ReduceO
 
 absl::Status CheckLeafKinds(const Layout& layout, ReduceOpKind op, CollectiveKind collective,
                             const Backend& backend) {
+  const DeviceTraits* const traits = DeviceTraits::Of(backend);
   for (size_t i = 0; i < layout.size(); ++i) {
     const LeafInfo& leaf = layout.leaf(i);
     if (leaf.kind == LeafKind::kNonTensor) continue;  // equal on all ranks by the digest
@@ -64,6 +66,7 @@ absl::Status CheckLeafKinds(const Layout& layout, ReduceOpKind op, CollectiveKin
     }
     absl::Status status = CheckOpAllowed(op, leaf.dtype);
     if (status.ok()) status = Supports(backend, collective, op, leaf);
+    if (status.ok() && traits != nullptr) status = traits->CheckDevice(leaf.device);
     if (!status.ok()) return Unsupported(status.code(), layout.path(i), status.message());
   }
   return absl::OkStatus();

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
+#include "distributed/core/device_traits.h"
 #include "distributed/core/error.h"
 #include "distributed/tree/stopwatch.h"
 
@@ -25,6 +26,12 @@ absl::Status OfUnchangedTree(absl::Status status) {
   ErrorDetails details = GetErrorDetails(status);
   details.tree_unchanged = true;
   return WithErrorDetails(std::move(status), details);
+}
+
+// Host backends die of what an unchecked call lets through, so theirs are always checked.
+bool NeedsChecks(const Backend& backend) {
+  const DeviceTraits* const traits = DeviceTraits::Of(backend);
+  return traits != nullptr ? traits->NeedsChecks() : !backend.MustEnqueueInCallerThread();
 }
 
 }  // namespace
@@ -61,8 +68,7 @@ absl::Status Operation::Post(bool async) {
   spec.name = where_;  // begins the text of every error of the call
   spec.label = options_.name;
   spec.deadline = absl::Now() + (own_timeout ? options_.timeout : group_.options().timeout);
-  // Host backends die of what an unchecked call lets through, so theirs are always checked.
-  spec.check = engine().backend().MustEnqueueInCallerThread() ? options_.check : CheckMode::kAlways;
+  spec.check = NeedsChecks(engine().backend()) ? CheckMode::kAlways : options_.check;
   spec.async = async;
   {
     ScopedStopwatch watch(stats_.prepare);

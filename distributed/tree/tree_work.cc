@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
+#include "distributed/tree/device_work.h"
 #include "distributed/tree/tree_work_state.h"
 
 namespace leafpack {
@@ -100,7 +101,11 @@ void OperationRun::MarkBucketDone(size_t index) {
 }
 
 void OperationRun::DriveInWorker(const std::shared_ptr<OperationRun>& run) {
-  run->group_.engine().RunInWorker([run] {
+  // Backends that enqueue on devices do so after what is on the streams of the thread that made the call.
+  CallerStreams streams;
+  if (run->group_.engine().backend().MustEnqueueInCallerThread()) streams = CallerStreams::Capture();
+  run->group_.engine().RunInWorker([run, streams = std::move(streams)] {
+    const CallerStreams::Guard on_callers_streams(streams);
     (void)run->WaitUntil(absl::InfiniteFuture(), nullptr, /*may_drive=*/true);
     run->TellGroupIfNobodyAsked();
   });

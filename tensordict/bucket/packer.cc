@@ -20,6 +20,7 @@
 #include "absl/types/span.h"
 #include "tensordict/bucket/bucket_plan.h"
 #include "tensordict/bucket/buffer_pool.h"
+#include "tensordict/bucket/device_copy.h"
 #include "tensordict/bucket/strided_copy.h"
 #include "tensordict/dtype.h"
 
@@ -199,16 +200,10 @@ absl::StatusOr<PackedBucket> Packer::Stage(const Bucket& bucket,
   absl::StatusOr<PackedBucket> packed = Allocate(bucket, device, order);
   if (!packed.ok()) return packed.status();
   absl::Status copied = Guarded("packing a bucket", [&] {
+    if (!device.is_cpu()) return PackOnDevice(bucket, leaves, order == PackOrder::kMemory, packed->tensor());
     auto* const begin = static_cast<char*>(packed->data_);
     const auto zero = [&](int64_t from, int64_t to) {
-      if (to <= from) return;
-      if (device.is_cpu()) {
-        std::memset(begin + from, 0, static_cast<size_t>(to - from));
-      } else {
-        at::from_blob(begin + from, {to - from},
-                      at::TensorOptions().dtype(at::kByte).device(device))
-            .zero_();
-      }
+      if (to > from) std::memset(begin + from, 0, static_cast<size_t>(to - from));
     };
     int64_t end = 0;
     for (const Slot& slot : bucket.slots) {
@@ -232,6 +227,12 @@ absl::Status Packer::Unpack(const Bucket& bucket, const PackedBucket& packed,
                                                    bucket.bytes, " bytes"));
   }
   return Guarded("unpacking a bucket", [&] {
+    if (!packed.device().is_cpu()) {
+      const at::Tensor run = at::from_blob(
+          packed.data(), {packed.numel()}, [](void*) {},
+          at::TensorOptions().dtype(packed.dtype()).device(packed.device()), packed.device());
+      return UnpackOnDevice(bucket, run, packed.order() == PackOrder::kMemory, leaves);
+    }
     const auto* const begin = static_cast<const char*>(packed.data());
     for (const Slot& slot : bucket.slots) {
       CopyBack(begin + slot.offset, packed.order(), leaves[static_cast<size_t>(slot.leaf)]);

@@ -221,64 +221,59 @@ class MockCommunicator : public Communicator {
 
 }  // namespace
 
-MockStream::MockStream() : thread_([this] { Work(); }) {}
+MockStream::MockStream() {
+  std::thread([state = state_] { Work(*state); }).detach();
+}
 
 MockStream::~MockStream() {
-  {
-    absl::MutexLock lock(&mutex_);
-    stopping_ = true;
-  }
-  // The last to let go may be a task on the stream itself.
-  if (thread_.get_id() == std::this_thread::get_id()) {
-    thread_.detach();
-  } else {
-    thread_.join();
-  }
+  absl::MutexLock lock(&state_->mutex);
+  state_->stopping = true;
 }
 
 int64_t MockStream::Put(std::function<void()> task) {
-  absl::MutexLock lock(&mutex_);
-  queue_.push_back(std::move(task));
-  return ++put_;
+  absl::MutexLock lock(&state_->mutex);
+  state_->queue.push_back(std::move(task));
+  return ++state_->put;
 }
 
 bool MockStream::HasDone(int64_t tasks) {
-  absl::MutexLock lock(&mutex_);
-  return done_ >= tasks;
+  absl::MutexLock lock(&state_->mutex);
+  return state_->done >= tasks;
 }
 
 void MockStream::Await(int64_t tasks) {
-  absl::MutexLock lock(&mutex_);
+  State& state = *state_;
+  absl::MutexLock lock(&state.mutex);
   const auto done = [&] {
-    mutex_.AssertHeld();
-    return done_ >= tasks;
+    state.mutex.AssertHeld();
+    return state.done >= tasks;
   };
-  mutex_.Await(absl::Condition(&done));
+  state.mutex.Await(absl::Condition(&done));
 }
 
 int64_t MockStream::put() {
-  absl::MutexLock lock(&mutex_);
-  return put_;
+  absl::MutexLock lock(&state_->mutex);
+  return state_->put;
 }
 
-void MockStream::Work() {
+void MockStream::Work(State& state) {
   while (true) {
     std::function<void()> task;
     {
-      absl::MutexLock lock(&mutex_);
+      absl::MutexLock lock(&state.mutex);
       const auto ready = [&] {
-        mutex_.AssertHeld();
-        return stopping_ || !queue_.empty();
+        state.mutex.AssertHeld();
+        return state.stopping || !state.queue.empty();
       };
-      mutex_.Await(absl::Condition(&ready));
-      if (queue_.empty()) return;
-      task = std::move(queue_.front());
-      queue_.pop_front();
+      state.mutex.Await(absl::Condition(&ready));
+      if (state.queue.empty()) return;
+      task = std::move(state.queue.front());
+      state.queue.pop_front();
     }
     task();
     task = nullptr;
-    absl::MutexLock lock(&mutex_);
-    ++done_;
+    absl::MutexLock lock(&state.mutex);
+    ++state.done;
   }
 }
 

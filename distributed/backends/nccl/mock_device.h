@@ -25,7 +25,8 @@ namespace leafpack::nccl_internal {
 class MockStream {
  public:
   MockStream();
-  // Waits for what is on it.
+  // Does not wait: what is on it still runs. (Tasks on one stream hold others, so the last to let go of one may
+  // be a task that it waits for.)
   ~MockStream();
   MockStream(const MockStream&) = delete;
   MockStream& operator=(const MockStream&) = delete;
@@ -38,14 +39,17 @@ class MockStream {
   int64_t put();
 
  private:
-  void Work();
+  // Shared with the thread.
+  struct State {
+    absl::Mutex mutex;
+    std::deque<std::function<void()>> queue ABSL_GUARDED_BY(mutex);
+    int64_t put ABSL_GUARDED_BY(mutex) = 0;
+    int64_t done ABSL_GUARDED_BY(mutex) = 0;
+    bool stopping ABSL_GUARDED_BY(mutex) = false;
+  };
+  static void Work(State& state);
 
-  absl::Mutex mutex_;
-  std::deque<std::function<void()>> queue_ ABSL_GUARDED_BY(mutex_);
-  int64_t put_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t done_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;
+  const std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
 // The calling thread's current stream; none: all that the thread does is done at once.
