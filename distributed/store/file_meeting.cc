@@ -17,6 +17,7 @@
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 
 #include "absl/base/no_destructor.h"
+#include "absl/log/log.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -82,6 +83,28 @@ void Unlock(int fd, int64_t byte) {
 bool IsHeld(int fd, int64_t byte) {
   struct flock lock = Byte(F_WRLCK, byte);
   return fcntl(fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+}
+
+// Whether a process of this host has been killed or exits: the kernel closes its connections before it lets
+// its locks go, so its peers may look at the card in between. False where it cannot be seen.
+bool IsExiting(const MeetingCard::Member& member) {
+  if (member.host != HostName()) return false;
+  const TrackedFd fd = TrackedFd::Open([&] {
+    return open(absl::StrCat("/proc/", member.pid, "/stat").c_str(), O_RDONLY | O_CLOEXEC);
+  });
+  if (!fd.valid()) return false;
+  char buffer[1024];
+  const ssize_t n = read(fd.get(), buffer, sizeof(buffer));
+  const std::string_view text(buffer, static_cast<size_t>(std::max<ssize_t>(n, 0)));
+  // proc(5): PID (COMMAND) STATE and six numbers, the last of them the kernel's flags of the process.
+  const size_t name_end = text.rfind(')');
+  if (name_end == std::string_view::npos) return false;
+  const std::vector<std::string_view> fields =
+      absl::StrSplit(text.substr(name_end + 1), ' ', absl::SkipEmpty());
+  constexpr uint64_t kExiting = 4;  // PF_EXITING
+  uint64_t flags = 0;
+  return fields.size() > 6 && (fields[0] == "Z" || fields[0] == "X" ||
+                               (absl::SimpleAtoi(fields[6], &flags) && (flags & kExiting) != 0));
 }
 
 // Holds the card's byte while it lives.
@@ -307,17 +330,24 @@ absl::StatusOr<bool> FileMeeting::TryEnter(absl::Time deadline, absl::Time patie
                                                    card.status().message(),
                                                    ": remove it, or name another"));
   }
-  bool any_lives = false, any_died = false;
+  const MeetingCard::Member *living = nullptr, *died = nullptr;
   for (const MeetingCard::Member& member : card->members) {
     if (!member.present) continue;
     const bool lives = IsHeld(fd.get(), RankByte(member.rank));
-    any_lives |= lives;
-    any_died |= !lives;
+    if (lives && IsExiting(member) && absl::Now() < patience) return false;
+    (lives ? living : died) = &member;
   }
+  const bool any_lives = living != nullptr, any_died = died != nullptr;
   if (!any_lives && !card->token.empty()) unlink(DataPath(card->token).c_str());
   if (!any_lives || any_died) {
     const absl::Status begun = Begin();
     if (!begun.ok()) return begun;
+    if (any_lives) {
+      LOG(WARNING) << "leafpack: in the file '" << path_ << "' rank " << died->rank << ", process "
+                   << died->pid << " on host " << died->host << ", has died; rank " << rank_
+                   << " begins a new run there. Ranks that stay in the old one, such as rank "
+                   << living->rank << ", process " << living->pid << ", are not in it";
+    }
     return true;
   }
   MeetingCard::Member* me = card->Find(rank_);
@@ -420,11 +450,16 @@ void FileMeeting::StrikeOut() {
   if (!text.ok()) return;
   absl::StatusOr<MeetingCard> card = MeetingCard::Parse(*text);
   if (!card.ok()) return;
-  bool others = false;
-  for (const MeetingCard::Member& member : card->members) {
-    others |= member.rank != rank_ && member.present && IsHeld(fd_.get(), RankByte(member.rank));
-  }
-  if (!others) {
+  const absl::Time patience = absl::Now() + kLeavePatience;
+  const auto lives = [&](const MeetingCard::Member& member) {
+    if (member.rank == rank_ || !member.present) return false;
+    while (IsHeld(fd_.get(), RankByte(member.rank))) {
+      if (!IsExiting(member) || absl::Now() >= patience) return true;
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+    return false;
+  };
+  if (std::none_of(card->members.begin(), card->members.end(), lives)) {
     if (IsAtPath(fd_.get(), path_)) unlink(path_.c_str());
     unlink(DataPath(token_).c_str());
     return;

@@ -198,6 +198,24 @@ TEST_F(FileMeetingTest, ARunWithOneSurvivorIsReplacedToo) {
   EXPECT_LE(Files().size(), 1u);  // the survivor's values
 }
 
+// Its connections tell of its death before the kernel has let its lock on the card go.
+TEST_F(FileMeetingTest, SurvivorsOfADyingRankTakeTheFilesAway) {
+  for (int run = 0; run < 20; ++run) {
+    std::vector<pid_t> ranks;
+    for (int rank = 0; rank < 3; ++rank) {
+      ranks.push_back(Fork([&] {
+        absl::StatusOr<Group> group = GroupFromFile(path_, rank, 3, {.timeout = kPatience});
+        ExpectWorks(group, 6);
+        if (rank == 1) kill(getpid(), SIGKILL);
+        EXPECT_FALSE(FrameSum(*group, 1).ok());
+        group->Shutdown(absl::Seconds(30)).IgnoreError();
+      }));
+    }
+    for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(Wait(ranks[rank]), rank == 1 ? SIGKILL : 0);
+    ASSERT_EQ(Files(), std::vector<std::string>()) << run;
+  }
+}
+
 TEST_F(FileMeetingTest, AChildOfADeadRankDoesNotKeepItAlive) {
   Pipe up, end;
   const pid_t rank = Fork([&] {
