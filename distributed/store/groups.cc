@@ -1,5 +1,6 @@
 #include "distributed/store/groups.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -62,6 +63,9 @@ absl::StatusOr<Group> GroupFromFile(const std::string& path, int rank, int size,
   if (access(folder.c_str(), W_OK | X_OK) != 0) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the file '", path, "' cannot be made: its folder is missing or not writable"));
+  }
+  if (struct stat there; stat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat("'", path, "' exists and is no regular file"));
   }
   const absl::Time deadline = absl::Now() + std::max(options.timeout, absl::ZeroDuration());
   absl::StatusOr<std::shared_ptr<store_internal::FileMeeting>> meeting =

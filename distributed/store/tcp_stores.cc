@@ -8,8 +8,10 @@
 
 #include "absl/base/no_destructor.h"
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 
 #include "distributed/store/groups.h"
@@ -21,7 +23,8 @@ namespace {
 // Stores live as long as the process: rank 0's serves the others.
 struct OpenStore {
   c10::intrusive_ptr<c10d::TCPStore> store;
-  int groups = 0;  // made over it so far
+  bool opening = false;  // by a thread, without the lock
+  int groups = 0;        // made over it so far
 };
 
 struct OpenStores {
@@ -40,20 +43,36 @@ absl::StatusOr<Group> GroupOverTcp(const TcpMeeting& meeting, GroupOptions optio
                                    const InterruptCheck& interrupt) {
   const std::string key = absl::StrCat(meeting.host, ":", meeting.port, " ", meeting.rank, "/",
                                        meeting.size, " ", meeting.prefix);
+  const absl::Duration timeout = std::clamp(options.timeout, absl::Milliseconds(1), absl::Hours(24));
+  const absl::Time deadline = absl::Now() + timeout;
   OpenStores& stores = TheOpenStores();
   absl::MutexLock lock(&stores.mutex);
   OpenStore& open = stores.by_key[key];
+  const auto opened = [&] { return !open.opening; };
+  while (!stores.mutex.AwaitWithDeadline(absl::Condition(&opened),
+                                         std::min(deadline, absl::Now() + kWaitSlice))) {
+    if (absl::Now() >= deadline) {
+      return absl::DeadlineExceededError(absl::StrCat(meeting.what, ": another thread still opens it"));
+    }
+    if (interrupt == nullptr) continue;
+    stores.mutex.Unlock();
+    const bool interrupted = interrupt();
+    stores.mutex.Lock();
+    if (interrupted) return absl::CancelledError(absl::StrCat(meeting.what, ": interrupted"));
+  }
   if (open.store == nullptr) {
     c10d::TCPStoreOptions store_options;
     store_options.port = meeting.port;
     store_options.isServer = meeting.serves;
     store_options.waitWorkers = false;
     store_options.multiTenant = true;
-    const absl::Duration timeout =
-        std::clamp(options.timeout, absl::Milliseconds(1), absl::Hours(24));
     store_options.timeout = absl::ToChronoMilliseconds(timeout);
+    open.opening = true;
+    stores.mutex.Unlock();
     absl::StatusOr<c10::intrusive_ptr<c10d::TCPStore>> store =
-        OpenTcpStore(meeting.host, store_options, meeting.what, timeout, interrupt);
+        OpenTcpStore(meeting.host, store_options, meeting.what, deadline - absl::Now(), interrupt);
+    stores.mutex.Lock();
+    open.opening = false;
     if (!store.ok()) return store.status();
     open.store = *std::move(store);
   }

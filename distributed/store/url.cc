@@ -69,6 +69,9 @@ absl::StatusOr<Group> GroupFromUrl(std::string_view url, int rank, int size, Gro
   if (!tcp && !absl::ConsumePrefix(&rest, "file://")) {
     return BadUrl(url, "want env://, tcp://HOST:PORT or file://PATH");
   }
+  if (rank == -1 || size == -1) {
+    return BadUrl(url, "the rank and the size of the group must be given: this says neither");
+  }
   if (size < 1 || rank < 0 || rank >= size) {
     return BadUrl(url, absl::StrCat("rank ", rank, " is not in a group of ", size, " ranks"));
   }
