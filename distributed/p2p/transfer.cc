@@ -1,6 +1,5 @@
 #include "distributed/p2p/transfer.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <utility>
 
@@ -13,6 +12,7 @@
 #include "distributed/p2p/mailbox.h"
 #include "distributed/p2p/tree_memory.h"
 #include "distributed/tree/leaf_rules.h"
+#include "distributed/tree/sparse_leaves.h"
 #include "tensordict/layout.h"
 
 namespace leafpack {
@@ -201,11 +201,6 @@ absl::StatusOr<std::shared_ptr<TreeInFlight>> TakeTree(FlatTree tree, Mailbox& m
   return flight;
 }
 
-bool HasSparse(const Layout& layout) {
-  return std::any_of(layout.leaves().begin(), layout.leaves().end(),
-                     [](const LeafInfo& info) { return info.kind == LeafKind::kSparse; });
-}
-
 absl::StatusOr<Prepared> PrepareSend(FlatTree tree, std::optional<TensorDict> nodes, PeerRank to,
                                      const Group& group, const TransferOptions& options, bool async,
                                      Mailbox& mailbox) {
@@ -282,7 +277,7 @@ absl::StatusOr<Prepared> PrepareRecv(FlatTree tree, std::optional<PeerRank> from
   spec.leaves = static_cast<int64_t>(flight->layout.size());
   spec.offer.digest = ToNumber(flight->layout.digest());
   // How many elements sparse leaves have is known only from the description.
-  const bool sparse = HasSparse(flight->layout);
+  const bool sparse = internal::HasSparse(flight->layout);
   if (!sparse) {
     absl::StatusOr<TreeMemory> memory =
         TreeMemory::Of(flight->tree, flight->layout, /*fill=*/false);

@@ -19,14 +19,6 @@
 namespace leafpack::internal {
 namespace {
 
-absl::Status AtLeaf(const FlatTree& tree, size_t leaf, const absl::Status& status) {
-  ErrorDetails details = GetErrorDetails(status);
-  details.path = (*tree.paths)[leaf].ToString();
-  return WithErrorDetails(
-      absl::Status(status.code(), absl::StrCat("leaf ", details.path, ": ", status.message())),
-      details);
-}
-
 std::vector<size_t> SparseLeaves(const Layout& layout) {
   std::vector<size_t> leaves;
   for (size_t i = 0; i < layout.size(); ++i) {
@@ -50,6 +42,14 @@ absl::Status CheckIndices(const at::Tensor& leaf, const at::Tensor& indices) {
 
 }  // namespace
 
+absl::Status AtLeaf(const NestedKey& path, const absl::Status& status) {
+  ErrorDetails details = GetErrorDetails(status);
+  details.path = path.ToString();
+  return WithErrorDetails(
+      absl::Status(status.code(), absl::StrCat("leaf ", details.path, ": ", status.message())),
+      details);
+}
+
 bool HasSparse(const Layout& layout) {
   return std::any_of(layout.leaves().begin(), layout.leaves().end(),
                      [](const LeafInfo& leaf) { return leaf.kind == LeafKind::kSparse; });
@@ -60,7 +60,7 @@ absl::Status CheckSparseIndices(const FlatTree& tree) {
     const at::Tensor& leaf = tree.leaves[i];
     if (!leaf.defined() || !leaf.is_sparse()) continue;
     if (absl::Status status = CheckIndices(leaf, leaf._indices().contiguous()); !status.ok()) {
-      return AtLeaf(tree, i, status);
+      return AtLeaf((*tree.paths)[i], status);
     }
   }
   return absl::OkStatus();
@@ -102,7 +102,7 @@ absl::Status SparseMove::Allocate(Elements& elements, const Layout& layout) cons
     }
     int64_t index_bytes = 8 * std::max<int64_t>(info.sparse_dim, 1);
     if (!fits || __builtin_mul_overflow(index_bytes, count, &index_bytes)) {
-      return AtLeaf(*elements.tree, i,
+      return AtLeaf((*elements.tree->paths)[i],
                     absl::InternalError(absl::StrCat("group rank ", elements.peer,
                                                      " says that it has ", count, " elements")));
     }
@@ -110,7 +110,7 @@ absl::Status SparseMove::Allocate(Elements& elements, const Layout& layout) cons
       elements.indices.push_back(at::empty({info.sparse_dim, count}, at::kLong));
       elements.values.push_back(at::empty(sizes, at::TensorOptions().dtype(info.dtype)));
     } catch (const std::exception&) {
-      return AtLeaf(*elements.tree, i,
+      return AtLeaf((*elements.tree->paths)[i],
                     absl::ResourceExhaustedError(absl::StrCat(
                         "no memory for ", count, " elements of group rank ", elements.peer)));
     }
@@ -157,7 +157,7 @@ absl::Status SparseMove::Run(DataContext& context, DataWaiter& waiter,
         elements->indices.push_back(leaf._indices().contiguous());
         elements->values.push_back(leaf._values().resolve_conj().resolve_neg().contiguous());
       } catch (const std::exception& e) {
-        return AtLeaf(*send.tree, i, absl::InternalError(e.what()));
+        return AtLeaf((*send.tree->paths)[i], absl::InternalError(e.what()));
       }
       elements->counts.push_back(elements->indices.back().size(1));
       elements->counts.push_back(leaf.is_coalesced() ? 1 : 0);
@@ -186,7 +186,7 @@ absl::Status SparseMove::Run(DataContext& context, DataWaiter& waiter,
       const size_t i = each->leaves[k];
       status = CheckIndices(each->tree->leaves[i], each->indices[k]);
       if (status.ok()) continue;
-      return AtLeaf(*each->tree, i,
+      return AtLeaf((*each->tree->paths)[i],
                     absl::InternalError(absl::StrCat("group rank ", each->peer, " sent one that ",
                                                      status.message())));
     }
@@ -203,7 +203,7 @@ absl::Status SparseMove::Write() {
         SetSparseElements(each->tree->leaves[i], each->indices[k], each->values[k],
                           each->counts[2 * k + 1] != 0);
       } catch (const std::exception& e) {
-        return AtLeaf(*each->tree, i, absl::InternalError(e.what()));
+        return AtLeaf((*each->tree->paths)[i], absl::InternalError(e.what()));
       }
       done_.emplace_back(each->tree, i);
     }

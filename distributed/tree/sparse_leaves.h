@@ -17,10 +17,14 @@
 #include "distributed/tree/data_wait.h"
 #include "tensordict/flat_tree.h"
 #include "tensordict/layout.h"
+#include "tensordict/nested_key.h"
 
 namespace leafpack::internal {
 
 bool HasSparse(const Layout& layout);
+
+// `status`, which is about the leaf at `path`: in its text and its details.
+absl::Status AtLeaf(const NestedKey& path, const absl::Status& status);
 
 // OK if the indices of all sparse leaves lie within their sizes, which torch does not look at. Else
 // InvalidArgument that names the path.

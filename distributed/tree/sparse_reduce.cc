@@ -73,11 +73,7 @@ SparseReduce::SparseReduce(const CallPlan& plan, const FlatTree& tree, const Red
 }
 
 absl::Status SparseReduce::AtLeaf(const Shape& shape, const absl::Status& status) const {
-  ErrorDetails details = GetErrorDetails(status);
-  details.path = plan_.layout.path(shape.leaf).ToString();
-  return WithErrorDetails(
-      absl::Status(status.code(), absl::StrCat("leaf ", details.path, ": ", status.message())),
-      details);
+  return internal::AtLeaf(plan_.layout.path(shape.leaf), status);
 }
 
 absl::Status SparseReduce::Collect() {
