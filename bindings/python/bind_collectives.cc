@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 
 #include "bindings/python/bind.h"
 #include "bindings/python/call_arguments.h"
@@ -48,7 +49,8 @@ py::object BroadcastPython(const GroupObject& group, const py::object& tree, con
     const Root root = RequiredRoot(src, group_src, "src");
     const bool is_root = IsHere(root, group.get());
     if (is_root && tree.is_none()) {
-      throw py::value_error("tree is None on the rank that is to send it");
+      throw py::value_error(absl::StrCat("tree is None on rank ", group.get().global_rank().value(),
+                                         ", which is to send it"));
     }
     std::optional<TreeArg> argument =
         is_root ? std::optional<TreeArg>(SentTree(tree)) : WrittenTree(tree);
@@ -124,11 +126,15 @@ py::object ScatterPython(const GroupObject& group, const py::object& tree, const
     std::vector<TreeArg> sent;
     if (IsHere(root, group.get())) {
       if (trees.is_none()) {
-        throw py::value_error("trees is None on the rank that is to send them");
+        throw py::value_error(absl::StrCat("trees is None on rank ", group.get().global_rank().value(),
+                                           ", which is to send them"));
       }
       sent = SentTrees(trees, "trees");
     } else if (!trees.is_none()) {
-      throw py::value_error("trees must be None on a rank that sends nothing");
+      const GroupRank sender = ValueOrRaise(root.In(group.get()));
+      throw py::value_error(absl::StrCat(
+          "trees must be None on rank ", group.get().global_rank().value(), ": rank ",
+          ValueOrRaise(group.get().ToGlobal(sender)).value(), " is the one that sends"));
     }
     std::optional<TreeArg> written = WrittenTree(tree);
     PreparedCall call;

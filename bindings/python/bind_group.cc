@@ -1,6 +1,7 @@
 // leafpack.Group, and groups around those of torch.distributed.
 #include <pybind11/pybind11.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,6 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 
 #include "bindings/python/bind.h"
@@ -18,17 +21,28 @@
 #include "bindings/python/collective_call.h"
 #include "bindings/python/errors.h"
 #include "bindings/python/signals.h"
+#include "distributed/core/backend.h"
 #include "distributed/core/exit.h"
 #include "distributed/core/group.h"
 #include "distributed/core/rank.h"
 #include "distributed/distributed.h"
+#include "distributed/p2p/await_transfers.h"
 
 namespace leafpack::python {
 namespace {
 
+// A backend of another name is a bad argument, and no missing key.
+void CheckBackend(const std::string& name) {
+  const std::vector<std::string> names = BackendNames();
+  if (std::find(names.begin(), names.end(), name) != names.end()) return;
+  throw py::value_error(
+      absl::StrCat("there is no backend '", name, "': want one of ", absl::StrJoin(names, ", ")));
+}
+
 GroupOptions OptionsFromPython(const std::string& backend, py::handle timeout,
                                const std::string& interface) {
   GroupOptions options;
+  CheckBackend(backend);
   options.backend = backend;
   options.interface_name = interface;
   if (!timeout.is_none()) options.timeout = TimeoutFromPython(timeout);
@@ -40,7 +54,10 @@ SubGroupOptions SubGroupFromPython(const Group& parent, const py::object& backen
                                    const py::object& timeout, const py::object& interface) {
   SubGroupOptions options;
   options.group = parent.options();
-  if (!backend.is_none()) options.group->backend = backend.cast<std::string>();
+  if (!backend.is_none()) {
+    options.group->backend = backend.cast<std::string>();
+    CheckBackend(options.group->backend);
+  }
   if (!timeout.is_none()) options.group->timeout = TimeoutFromPython(timeout);
   if (!interface.is_none()) options.group->interface_name = interface.cast<std::string>();
   return options;
@@ -96,17 +113,23 @@ void BindGroup(py::module_& module) {
           [](const GroupObject& self, const py::object& timeout) {
             const absl::Duration limit =
                 timeout.is_none() ? absl::Seconds(5) : TimeoutFromPython(timeout);
+            const absl::Time until = absl::Now() + limit;
+            SignalCheck signals;
             absl::Status status;
             {
               py::gil_scoped_release release;
               Group group = self.get();
-              status = group.Shutdown(limit);
+              const bool quiet = AwaitTransfers(group, until, signals.check()) &&
+                                 AwaitIdle(group, until, signals.check());
+              status = group.Shutdown(quiet ? std::max(until - absl::Now(), absl::ZeroDuration())
+                                            : absl::ZeroDuration());
             }
+            signals.RaiseIfInterrupted();
             RaiseIfError(status);
           },
           py::arg("timeout") = py::none(),
           "Lets calls in flight end, for at most `timeout` (5 s by default), gives the rest up,\n"
-          "and leaves. Further calls raise RuntimeError.")
+          "and leaves. Further calls raise RuntimeError. Ctrl-C gives them up at once.")
       .def("__repr__", [](const GroupObject& self) {
         const Group& group = self.get();
         return absl::StrCat("leafpack.Group(rank=", group.rank().value(), ", size=", group.size(),

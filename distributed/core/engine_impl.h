@@ -126,6 +126,8 @@ class EngineImpl final : public Engine,
   void RunInWorker(absl::AnyInvocable<void()> task) override;
   void RememberError(absl::Status status) override;
   absl::Status Shutdown(absl::Duration timeout) override;
+  // Until no call is in flight. True if so.
+  bool AwaitIdle(absl::Time until, const InterruptCheck& interrupt);
   std::unique_ptr<KeyValueStore> OpenStore(std::string_view purpose) override;
   std::shared_ptr<const LostRanks> WatchLostRanks() override;
   // The exit hook's: like Shutdown, but does not free what backends made.

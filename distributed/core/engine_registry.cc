@@ -34,6 +34,7 @@ struct Registry {
   absl::Mutex mu;
   absl::CondVar changed;
   std::vector<std::weak_ptr<EngineImpl>> engines ABSL_GUARDED_BY(mu);
+  std::vector<std::weak_ptr<Engine>> solo ABSL_GUARDED_BY(mu);
   std::vector<std::shared_ptr<const void>> kept ABSL_GUARDED_BY(mu);
   int helpers ABSL_GUARDED_BY(mu) = 0;
 };
@@ -53,13 +54,25 @@ Registry& TheRegistry() {
   return *registry;
 }
 
-std::vector<std::shared_ptr<EngineImpl>> OpenEngines(Registry& registry) {
-  std::vector<std::shared_ptr<EngineImpl>> engines;
-  absl::MutexLock lock(&registry.mu);
-  for (const std::weak_ptr<EngineImpl>& weak : registry.engines) {
-    if (std::shared_ptr<EngineImpl> engine = weak.lock()) engines.push_back(std::move(engine));
+// Forgets those that are gone.
+template <typename E>
+void Remember(std::vector<std::weak_ptr<E>>& engines, const std::shared_ptr<E>& engine) {
+  std::erase_if(engines, [](const std::weak_ptr<E>& e) { return e.expired(); });
+  engines.push_back(engine);
+}
+
+template <typename E>
+std::vector<std::shared_ptr<E>> Living(const std::vector<std::weak_ptr<E>>& engines) {
+  std::vector<std::shared_ptr<E>> living;
+  for (const std::weak_ptr<E>& weak : engines) {
+    if (std::shared_ptr<E> engine = weak.lock()) living.push_back(std::move(engine));
   }
-  return engines;
+  return living;
+}
+
+std::vector<std::shared_ptr<EngineImpl>> OpenEngines(Registry& registry) {
+  absl::MutexLock lock(&registry.mu);
+  return Living(registry.engines);
 }
 
 void ShutDownAll() {
@@ -83,8 +96,13 @@ void RegisterEngine(const std::shared_ptr<EngineImpl>& engine) {
   (void)registered;
   Registry& registry = TheRegistry();
   absl::MutexLock lock(&registry.mu);
-  std::erase_if(registry.engines, [](const std::weak_ptr<EngineImpl>& e) { return e.expired(); });
-  registry.engines.push_back(engine);
+  Remember(registry.engines, engine);
+}
+
+void RegisterSoloEngine(const std::shared_ptr<Engine>& engine) {
+  Registry& registry = TheRegistry();
+  absl::MutexLock lock(&registry.mu);
+  Remember(registry.solo, engine);
 }
 
 void KeepForever(std::shared_ptr<const void> what) {
@@ -95,7 +113,18 @@ void KeepForever(std::shared_ptr<const void> what) {
 
 void ShutdownAllGroups(absl::Duration patience) {
   const absl::Time until = absl::Now() + patience;
-  for (const std::shared_ptr<EngineImpl>& engine : OpenEngines(TheRegistry())) {
+  Registry& registry = TheRegistry();
+  std::vector<std::shared_ptr<Engine>> engines;
+  for (std::shared_ptr<EngineImpl>& engine : OpenEngines(registry)) {
+    engines.push_back(std::move(engine));
+  }
+  {
+    absl::MutexLock lock(&registry.mu);
+    for (std::shared_ptr<Engine>& engine : Living(registry.solo)) {
+      engines.push_back(std::move(engine));
+    }
+  }
+  for (const std::shared_ptr<Engine>& engine : engines) {
     // What nobody waits for is told to nobody.
     engine->Shutdown(std::max(until - absl::Now(), absl::ZeroDuration())).IgnoreError();
   }

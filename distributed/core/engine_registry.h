@@ -9,11 +9,16 @@
 
 namespace leafpack {
 
+class Engine;
 class EngineImpl;
 
 // Remembers `engine` until it is gone. At exit() engines that are still open are shut down: they
 // drain up to the deadlines of their calls, 5 s at most together, and say farewell.
 void RegisterEngine(const std::shared_ptr<EngineImpl>& engine);
+
+// Remembers the engine of a group of one until it is gone, for ShutdownAllGroups alone: it has nobody to say
+// farewell to.
+void RegisterSoloEngine(const std::shared_ptr<Engine>& engine);
 
 // True from the exit hook on. What backends made is leaked then, not destroyed.
 bool ProcessIsExiting();

@@ -108,6 +108,19 @@ bool EngineImpl::Close(absl::Time until) {
   return true;
 }
 
+bool EngineImpl::AwaitIdle(absl::Time until, const InterruptCheck& interrupt) {
+  if (!CheckUsable().ok()) return true;
+  {
+    absl::MutexLock lock(&mu_);
+    if (!started_ || closing_) return true;
+  }
+  const auto idle = [&] {
+    mu_.AssertHeld();
+    return machine_.in_flight() == 0;
+  };
+  return Wait(idle, ToSteady(until), interrupt) == WaitEnd::kDone;
+}
+
 absl::Status EngineImpl::Shutdown(absl::Duration timeout) {
   if (absl::Status usable = CheckUsable(); !usable.ok()) return usable;
   const absl::Time until = absl::Now() + timeout;

@@ -16,6 +16,7 @@
 #include "distributed/core/engine_impl.h"
 #include "distributed/core/engine_store.h"
 #include "distributed/core/error.h"
+#include "distributed/core/exit.h"
 #include "distributed/core/flight/dump.h"
 #include "distributed/core/solo_engine.h"
 
@@ -106,5 +107,11 @@ absl::StatusOr<GroupRank> Group::ToGroup(GlobalRank rank) const {
 }
 
 absl::Status Group::Shutdown(absl::Duration timeout) { return engine_->Shutdown(timeout); }
+
+bool AwaitIdle(const Group& group, absl::Time until, const InterruptCheck& interrupt) {
+  // A group of one has no call that outlasts its Post.
+  auto* engine = dynamic_cast<EngineImpl*>(&group.engine());
+  return engine == nullptr || engine->AwaitIdle(until, interrupt);
+}
 
 }  // namespace leafpack

@@ -233,10 +233,12 @@ class SoloEngine : public Engine {
 
 std::shared_ptr<Engine> NewSoloEngine(EngineConfig config) {
   const uint64_t generation = ForkGeneration();
-  return std::shared_ptr<Engine>(new SoloEngine(std::move(config)), [generation](Engine* e) {
+  const std::shared_ptr<Engine> engine(new SoloEngine(std::move(config)), [generation](Engine* e) {
     std::unique_ptr<Engine> owned(e);
     if (generation != ForkGeneration()) KeepForever(std::shared_ptr<Engine>(std::move(owned)));
   });
+  RegisterSoloEngine(engine);
+  return engine;
 }
 
 }  // namespace leafpack

@@ -147,6 +147,9 @@ class Mailbox : public Companion {
   // After the end: the group rank that it came from, -1 if it was not matched.
   int source(const Transfer& transfer) const;
 
+  // Waits until sends and matched receives have ended: what Close does first, but for `interrupt`, which is
+  // asked every kWaitSlice and whose true ends the wait. False if some have not.
+  bool AwaitMatched(absl::Time until, const InterruptCheck& interrupt) ABSL_LOCKS_EXCLUDED(mu_);
   // Sends and matched receives go on until `until`; other receives are given up. Then says farewell.
   void Close(absl::Time until) override;
 
@@ -288,6 +291,8 @@ class Mailbox : public Companion {
 
   // ---- mailbox_wait.cc: who leads
   void Lead(absl::FunctionRef<bool()> enough, absl::Time until) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void LeadUntil(absl::Time end, absl::FunctionRef<bool()> enough)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void AwaitLocked(Transfer& transfer, absl::Time until, const InterruptCheck& interrupt)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RunThread();

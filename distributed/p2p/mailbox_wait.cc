@@ -143,26 +143,46 @@ void Mailbox::RunThread() {
   }
 }
 
+void Mailbox::LeadUntil(absl::Time end, absl::FunctionRef<bool()> enough) {
+  ++waiters_;
+  while (!enough()) {
+    const absl::Time now = absl::Now();
+    if (now >= end) break;
+    if (!leading_) {
+      leading_ = true;
+      Lead(enough, std::min(end, now + kWaitSlice));
+      leading_ = false;
+      changed_.SignalAll();
+    } else {
+      if (thread_leads_) wake_.Signal();
+      changed_.WaitWithDeadline(&mu_, std::min(end, now + kWaitSlice));
+    }
+  }
+  --waiters_;
+}
+
+bool Mailbox::AwaitMatched(absl::Time until, const InterruptCheck& interrupt) {
+  if (forked()) return true;
+  const auto ended = [this] {
+    mu_.AssertHeld();
+    return live_ <= static_cast<int>(posted_.size());
+  };
+  absl::MutexLock lock(&mu_);
+  while (!closing_ && !ended()) {
+    const absl::Time now = absl::Now();
+    if (now >= until) return false;
+    LeadUntil(std::min(until, now + kWaitSlice), ended);
+    if (interrupt == nullptr || ended()) continue;
+    mu_.Unlock();
+    const bool interrupted = interrupt();
+    mu_.Lock();
+    if (interrupted) return false;
+  }
+  return true;
+}
+
 void Mailbox::Close(absl::Time until) {
   if (forked()) return;
-  const auto lead_until = [this](absl::Time end, absl::FunctionRef<bool()> enough) {
-    mu_.AssertHeld();
-    ++waiters_;
-    while (!enough()) {
-      const absl::Time now = absl::Now();
-      if (now >= end) break;
-      if (!leading_) {
-        leading_ = true;
-        Lead(enough, std::min(end, now + kWaitSlice));
-        leading_ = false;
-        changed_.SignalAll();
-      } else {
-        if (thread_leads_) wake_.Signal();
-        changed_.WaitWithDeadline(&mu_, std::min(end, now + kWaitSlice));
-      }
-    }
-    --waiters_;
-  };
   const auto give_up = [this](const TransferPtr& transfer) {
     mu_.AssertHeld();
     EndAndTell(transfer,
@@ -177,11 +197,11 @@ void Mailbox::Close(absl::Time until) {
     closing_ = true;
     const std::list<TransferPtr> unmatched = posted_;
     for (const TransferPtr& transfer : unmatched) give_up(transfer);
-    lead_until(until, [&] { return live_ == 0; });
+    LeadUntil(until, [&] { return live_ == 0; });
     std::vector<TransferPtr> left;
     for (const auto& [deadline, transfer] : deadlines_) left.push_back(transfer);
     for (const TransferPtr& transfer : left) give_up(transfer);
-    lead_until(absl::Now() + kFarewellTime, [&] { return busy_ == 0 && jobs_.empty(); });
+    LeadUntil(absl::Now() + kFarewellTime, [&] { return busy_ == 0 && jobs_.empty(); });
 
     ByteWriter farewell;
     farewell.String("the group was shut down");
@@ -199,7 +219,7 @@ void Mailbox::Close(absl::Time until) {
       }
       return true;
     };
-    lead_until(absl::Now() + kFarewellTime, quiet);
+    LeadUntil(absl::Now() + kFarewellTime, quiet);
     for (const std::unique_ptr<Peer>& peer : peers_) {
       peer->farewell.clear();
       Lose(*peer, "the group was shut down");

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include <ATen/core/Tensor.h>
@@ -121,14 +122,17 @@ absl::StatusOr<ExchangePart> GatherAndStackPart(TreeArg tree, const Root& root,
   return part;
 }
 
-absl::Status CheckOnePerRank(size_t count, const Group& group) {
+absl::Status CheckOnePerRank(size_t count, std::string_view what, const Group& group) {
   if (count == static_cast<size_t>(group.size())) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("there must be one tree for each of ", group.size(), " ranks, got ", count));
+  return absl::InvalidArgumentError(absl::StrCat("rank ", group.global_rank().value(),
+                                                 " must give one ", what, " for each of ",
+                                                 group.size(), " ranks, got ", count));
 }
 
+// `what` one of `trees` is, for messages.
 absl::StatusOr<ExchangePart> ScatterPart(std::optional<TreeArg> tree, std::vector<TreeArg> trees,
-                                         const Root& root, const Group& group) {
+                                         const Root& root, const Group& group,
+                                         std::string_view what = "tree") {
   ExchangePart part;
   absl::StatusOr<int> from = TakeRoot(root, group, part);
   if (!from.ok()) return from.status();
@@ -139,18 +143,23 @@ absl::StatusOr<ExchangePart> ScatterPart(std::optional<TreeArg> tree, std::vecto
   part.gets_from = Only(group, *from);
   part.in_place = std::move(tree);
   if (group.rank().value() == *from) {
-    if (absl::Status status = CheckOnePerRank(trees.size(), group); !status.ok()) return status;
+    if (absl::Status status = CheckOnePerRank(trees.size(), what, group); !status.ok()) {
+      return status;
+    }
     part.sends_to = All(group);
     part.given = std::move(trees);
   } else if (!trees.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("only the root of a scatter gives trees, got ",
-                                                   trees.size()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("only the root of a scatter gives trees, rank ", group.global_rank().value(),
+                     " gave ", trees.size()));
   }
   return part;
 }
 
 absl::StatusOr<ExchangePart> AllToAllPart(std::vector<TreeArg> trees, const Group& group) {
-  if (absl::Status status = CheckOnePerRank(trees.size(), group); !status.ok()) return status;
+  if (absl::Status status = CheckOnePerRank(trees.size(), "tree", group); !status.ok()) {
+    return status;
+  }
   ExchangePart part;
   part.routing = FrameRouting::kByRank;
   part.sends_to = part.gets_from = All(group);
@@ -217,7 +226,8 @@ Pending MakeScatterBytes(const std::vector<std::string>& data, const Root& root,
     for (const std::string& each : data) trees.push_back(ToTree(each));
   }
   return Make(group, CollectiveKind::kScatter, "scatter_bytes",
-              OfBytes(ScatterPart(std::nullopt, std::move(trees), root, group)), options);
+              OfBytes(ScatterPart(std::nullopt, std::move(trees), root, group, "element of data")),
+              options);
 }
 
 }  // namespace

@@ -44,6 +44,7 @@ from leafpack._errors import (
     LayoutMismatchError,
     PeerLostError,
     PeerRefusedError,
+    UnavailableError,
     UnsupportedError,
 )
 from leafpack._groups import Group, NonMember
@@ -73,6 +74,7 @@ __all__ = [
     "TensorClass",
     "TensorDict",
     "TreeWork",
+    "UnavailableError",
     "UnsupportedError",
     "__version__",
     "all_gather",

@@ -41,6 +41,10 @@ class PeerLostError(Error, ConnectionError):
     """The process of another rank is gone: `ranks` names it."""
 
 
+class UnavailableError(Error, ConnectionError):
+    """A store, a file or a port refused, or is gone. No rank is known to be."""
+
+
 # leafpack::ErrorKind of distributed/core/error.h.
 _BY_KIND = {
     1: LayoutMismatchError,
@@ -61,7 +65,7 @@ _BY_CODE = {
     9: RuntimeError,  # failed precondition
     11: ValueError,  # out of range
     12: UnsupportedError,  # unimplemented
-    14: PeerLostError,  # unavailable
+    14: UnavailableError,
 }
 
 

@@ -7,7 +7,6 @@ import operator
 import os
 import sys
 import threading
-import time
 import weakref
 
 import torch.distributed as dist
@@ -15,10 +14,10 @@ import torch.distributed as dist
 from leafpack import _C
 from leafpack._C import Group
 
-# The group around each process group of torch.distributed that was used here, and all groups that
-# are alive. A process group keeps its leafpack group as long as it lives.
+# The group around each process group of torch.distributed that was used here. A process group keeps its
+# leafpack group as long as it lives.
 _around: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
-_alive: weakref.WeakSet = weakref.WeakSet()
+_tracking = False  # this process shuts its groups down at its end
 _lock = threading.Lock()
 
 # How long a program that exits waits for calls in flight, seconds.
@@ -97,35 +96,37 @@ def _make(group) -> Group:
     return found
 
 
+def _shut_down_all() -> None:
+    # Also those that only a call in flight still holds: it would free its tensors in a Python that is going
+    # down. What the calls have failed with is nobody's any more.
+    _C.shut_down_groups(_EXIT_TIMEOUT)
+
+
+def _have_shut_down_in_children() -> None:
+    # Children of multiprocessing end without atexit, but run these.
+    util = sys.modules.get("multiprocessing.util")
+    process = sys.modules.get("multiprocessing.process")
+    if util is not None and process is not None and process.parent_process() is not None:
+        util.Finalize(None, _shut_down_all, exitpriority=0)
+
+
 def track(group: Group) -> Group:
     """Has `group` shut down when the program exits."""
-    if not _alive:
-        # Children of multiprocessing end without atexit, but run these.
-        util = sys.modules.get("multiprocessing.util")
-        process = sys.modules.get("multiprocessing.process")
-        if util is not None and process is not None and process.parent_process() is not None:
-            util.Finalize(None, _shut_down_all, exitpriority=0)
-    _alive.add(group)
+    global _tracking
+    if not _tracking:
+        _have_shut_down_in_children()
+        _tracking = True
     return group
 
 
-def _shut_down_all() -> None:
-    deadline = time.monotonic() + _EXIT_TIMEOUT
-    for group in list(_alive):
-        try:
-            group.shutdown(max(0.001, deadline - time.monotonic()))
-        except Exception:
-            # The calls in flight have failed; what the program exits with is its own affair.
-            pass
-    _alive.clear()
-    # Those that only a call in flight still holds: it would free its tensors in a Python that is going down.
-    _C.shut_down_groups(max(0.001, deadline - time.monotonic()))
+def _track_anew() -> None:
+    global _tracking
+    _tracking = False
 
 
 # Runs before Python is taken down, so that no thread of ours meets a Python that is gone.
 atexit.register(_shut_down_all)
-# Groups of the parent are not the child's: it must not say good-bye in the parent's name.
-os.register_at_fork(after_in_child=_alive.clear)
+os.register_at_fork(after_in_child=_track_anew)
 
 
 def _tracked(make):
@@ -164,6 +165,8 @@ def _new_group(self, ranks, *, name="", backend=None, timeout=None, interface=No
     ranks = [operator.index(rank) for rank in ranks]
     if ranks and self.global_rank not in ranks:
         for rank in ranks:
+            if ranks.count(rank) > 1:
+                raise ValueError(f"rank {rank} stands twice in the list of a group's ranks")
             if rank not in self.global_ranks:
                 raise ValueError(f"rank {rank} is not in the group of ranks {self.global_ranks}")
         return NonMember(self.global_rank, ranks)

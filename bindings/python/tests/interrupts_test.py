@@ -29,3 +29,9 @@ def test_a_signal_handler_that_returns():
 
 def test_ctrl_c_in_each_collective():
     spawn.succeed("interrupt_each", size=3, arguments=EVERY, timeout=300)
+
+
+@pytest.mark.parametrize("what", ("call", "send"))
+@sizes
+def test_ctrl_c_in_a_shutdown(what, numel):
+    spawn.succeed("interrupted_shutdown", arguments=[what, numel])

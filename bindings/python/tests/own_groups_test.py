@@ -4,7 +4,9 @@ import os
 import signal
 import socket
 
+import leafpack
 import pytest
+import torch.distributed as dist
 
 import spawn
 
@@ -48,6 +50,32 @@ def test_a_file_of_a_killed_run(tmp_path):
     assert [end.code for end in ended] == [-signal.SIGKILL] * 2, ended
     assert os.listdir(tmp_path) != []
     spawn.succeed("from_url", arguments=[url])
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_no_group_can_be_made_of(tmp_path):
+    store = dist.HashStore()
+    group = leafpack.Group.from_store(store, 1, 2, prefix="group")  # talks to nobody yet
+    for make, error, text in (
+        (lambda: leafpack.Group.from_url(f"file://{tmp_path}/meet"), ValueError, "must be given"),
+        (lambda: leafpack.Group.from_url("tcp://127.0.0.1:1", 2, 2), ValueError, "rank 2 is not in"),
+        (lambda: leafpack.Group.from_file(tmp_path, 0, 2), ValueError, "no regular file"),
+        (
+            lambda: leafpack.Group.from_store(store, 0, 2, prefix="x", backend="glue"),
+            ValueError,
+            "'glue'.*gloo",
+        ),
+        (lambda: group.new_group([0, 1], backend="glue"), ValueError, "'glue'.*gloo"),
+        (lambda: group.new_group([0, 0]), ValueError, "rank 0 stands twice"),
+        (lambda: group.new_group([1, 1]), ValueError, "rank 1 stands twice"),
+        (lambda: group.new_group([0, 2]), ValueError, "rank 2 is not in"),
+    ):
+        with pytest.raises(error, match=text) as caught:
+            make()
+        assert not isinstance(caught.value, leafpack.PeerLostError)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        with pytest.raises(leafpack.UnavailableError, match=str(taken.getsockname()[1])):
+            leafpack.Group.from_url(f"tcp://127.0.0.1:{taken.getsockname()[1]}", 0, 2, timeout=20)
     assert os.listdir(tmp_path) == []
 
 

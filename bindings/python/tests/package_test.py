@@ -132,12 +132,14 @@ def test_errors_are_what_python_programs_expect():
     assert issubclass(leafpack.UnsupportedError, TypeError)
     assert issubclass(leafpack.DeadlineError, TimeoutError)
     assert issubclass(leafpack.PeerLostError, ConnectionError)
+    assert issubclass(leafpack.UnavailableError, ConnectionError)
     for name in (
         "LayoutMismatchError",
         "PeerRefusedError",
         "UnsupportedError",
         "DeadlineError",
         "PeerLostError",
+        "UnavailableError",
     ):
         error = getattr(leafpack, name)("text")
         assert isinstance(error, leafpack.Error)

@@ -28,8 +28,11 @@ def _free_port():
 
 def run(program, size=2, *, arguments=(), timeout=180):
     """Starts `program` on ranks 0 .. size - 1; all must end by `timeout` (seconds), or all are killed."""
+    # Python may have been told not to look beside the program (PYTHONSAFEPATH).
+    path = os.pathsep.join(filter(None, [str(PROGRAMS.parent), os.environ.get("PYTHONPATH")]))
     environment = dict(
         os.environ,
+        PYTHONPATH=path,
         MASTER_ADDR="127.0.0.1",
         MASTER_PORT=str(_free_port()),
         WORLD_SIZE=str(size),
