@@ -5,7 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-#include "distributed/p2p/mailbox.h"
+#include "distributed/mailbox/mailbox.h"
 
 namespace leafpack {
 
@@ -15,7 +15,7 @@ bool AwaitTransfers(const Group& group, absl::Time until, const InterruptCheck& 
         return absl::NotFoundError("nothing was ever sent");
       });
   if (!companion.ok()) return true;  // none, or closed
-  auto* mailbox = dynamic_cast<p2p::Mailbox*>(companion->get());
+  auto* mailbox = dynamic_cast<mailbox::Mailbox*>(companion->get());
   return mailbox == nullptr || mailbox->AwaitMatched(until, interrupt);
 }
 

@@ -9,7 +9,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "distributed/core/error.h"
-#include "distributed/p2p/mailbox.h"
+#include "distributed/mailbox/mailbox.h"
 #include "distributed/p2p/tree_memory.h"
 #include "distributed/tree/leaf_rules.h"
 #include "distributed/tree/sparse_leaves.h"
@@ -18,11 +18,11 @@
 namespace leafpack {
 namespace internal {
 
-using p2p::Mailbox;
-using p2p::PayloadKind;
-using p2p::Segment;
-using p2p::TransferPtr;
-using p2p::TransferSpec;
+using mailbox::Mailbox;
+using mailbox::PayloadKind;
+using mailbox::Segment;
+using mailbox::TransferPtr;
+using mailbox::TransferSpec;
 using p2p::TreeMemory;
 
 // What a receive into nothing has made. Written by the transfer's functions, read after its end.
@@ -160,9 +160,9 @@ absl::StatusOr<Prepared> Prepare(bool is_send, PayloadKind kind, std::optional<P
     return absl::InvalidArgumentError(
         absl::StrCat("timeout must be > 0, got ", absl::FormatDuration(options.timeout)));
   }
-  if (options.name.size() > p2p::kMaxLabelBytes) {
+  if (options.name.size() > mailbox::kMaxLabelBytes) {
     return absl::InvalidArgumentError(absl::StrCat("name has ", options.name.size(),
-                                                   " bytes; at most ", p2p::kMaxLabelBytes,
+                                                   " bytes; at most ", mailbox::kMaxLabelBytes,
                                                    " are allowed"));
   }
   if (options.max_bytes < 0) {
@@ -245,7 +245,7 @@ absl::StatusOr<Prepared> PrepareSend(FlatTree tree, std::optional<TensorDict> no
 }
 
 // Why an offer is not what a receive wants, before its leaves are looked at.
-absl::Status CheckKind(const p2p::Offer& offer, const p2p::Offer& wanted, std::string_view sender,
+absl::Status CheckKind(const mailbox::Offer& offer, const mailbox::Offer& wanted, std::string_view sender,
                        std::string_view receiver) {
   const auto what = [](PayloadKind kind) {
     return kind == PayloadKind::kTree ? "a tree" : "bytes";
@@ -290,7 +290,7 @@ absl::StatusOr<Prepared> PrepareRecv(FlatTree tree, std::optional<PeerRank> from
   auto fresh = std::make_shared<FlatTree>();  // the tree with new sparse leaves
   spec.judge = [flight, fresh, sparse, wanted = spec.offer, names = NamesOfRanks(group),
                 own = static_cast<size_t>(group.rank().value())](
-                   int source, const p2p::Offer& offer,
+                   int source, const mailbox::Offer& offer,
                    std::string_view description) -> absl::StatusOr<std::vector<Segment>> {
     const std::string& sender = names[static_cast<size_t>(source)];
     const std::string& receiver = names[own];
@@ -343,7 +343,7 @@ absl::StatusOr<Prepared> PrepareRecvNew(std::optional<PeerRank> from, const Grou
   spec.judge = [incoming = prepared->incoming, memory, wanted = spec.offer,
                 limit = options.max_bytes, names = NamesOfRanks(group),
                 own = static_cast<size_t>(group.rank().value())](
-                   int source, const p2p::Offer& offer,
+                   int source, const mailbox::Offer& offer,
                    std::string_view description) -> absl::StatusOr<std::vector<Segment>> {
     const std::string& sender = names[static_cast<size_t>(source)];
     const std::string& receiver = names[own];
@@ -400,7 +400,7 @@ absl::StatusOr<Prepared> PrepareRecvBytes(std::optional<PeerRank> from, const Gr
   TransferSpec& spec = prepared->spec;
   spec.judge = [incoming = prepared->incoming, wanted = spec.offer, limit = options.max_bytes,
                 names = NamesOfRanks(group), own = static_cast<size_t>(group.rank().value())](
-                   int source, const p2p::Offer& offer,
+                   int source, const mailbox::Offer& offer,
                    std::string_view) -> absl::StatusOr<std::vector<Segment>> {
     const std::string& sender = names[static_cast<size_t>(source)];
     const std::string& receiver = names[own];
@@ -566,7 +566,7 @@ absl::StatusOr<TransferWork> Irecv(const FlatTree& tree, std::optional<PeerRank>
 absl::StatusOr<TreeFromRank> RecvNew(std::optional<PeerRank> from, const Group& group,
                                      const TransferOptions& options) {
   const absl::StatusOr<TransferWork> work =
-      internal::Start("recv", group, [&](p2p::Mailbox&) {
+      internal::Start("recv", group, [&](mailbox::Mailbox&) {
         return internal::PrepareRecvNew(from, group, options, false);
       });
   if (absl::Status s = internal::Finish(work, options); !s.ok()) return s;
@@ -578,7 +578,7 @@ absl::StatusOr<TreeFromRank> RecvNew(std::optional<PeerRank> from, const Group& 
 }
 absl::StatusOr<TransferWork> IrecvNew(std::optional<PeerRank> from, const Group& group,
                                       const TransferOptions& options) {
-  return internal::Start("recv", group, [&](p2p::Mailbox&) {
+  return internal::Start("recv", group, [&](mailbox::Mailbox&) {
     return internal::PrepareRecvNew(from, group, options, true);
   });
 }
@@ -586,7 +586,7 @@ absl::StatusOr<TransferWork> IrecvNew(std::optional<PeerRank> from, const Group&
 absl::Status SendBytes(std::string_view bytes, PeerRank to, const Group& group,
                        const TransferOptions& options) {
   return internal::Finish(internal::Start("send", group,
-                                          [&](p2p::Mailbox&) {
+                                          [&](mailbox::Mailbox&) {
                                             return internal::PrepareSendBytes(
                                                 std::string(bytes), to, group, options, false);
                                           }),
@@ -595,7 +595,7 @@ absl::Status SendBytes(std::string_view bytes, PeerRank to, const Group& group,
 absl::StatusOr<std::string> RecvBytes(std::optional<PeerRank> from, const Group& group,
                                       const TransferOptions& options) {
   const absl::StatusOr<TransferWork> work =
-      internal::Start("recv", group, [&](p2p::Mailbox&) {
+      internal::Start("recv", group, [&](mailbox::Mailbox&) {
         return internal::PrepareRecvBytes(from, group, options, false);
       });
   if (absl::Status s = internal::Finish(work, options); !s.ok()) return s;
@@ -603,13 +603,13 @@ absl::StatusOr<std::string> RecvBytes(std::optional<PeerRank> from, const Group&
 }
 absl::StatusOr<TransferWork> IsendBytes(std::string bytes, PeerRank to, const Group& group,
                                         const TransferOptions& options) {
-  return internal::Start("send", group, [&](p2p::Mailbox&) {
+  return internal::Start("send", group, [&](mailbox::Mailbox&) {
     return internal::PrepareSendBytes(std::move(bytes), to, group, options, true);
   });
 }
 absl::StatusOr<TransferWork> IrecvBytes(std::optional<PeerRank> from, const Group& group,
                                         const TransferOptions& options) {
-  return internal::Start("recv", group, [&](p2p::Mailbox&) {
+  return internal::Start("recv", group, [&](mailbox::Mailbox&) {
     return internal::PrepareRecvBytes(from, group, options, true);
   });
 }
@@ -635,7 +635,7 @@ absl::StatusOr<std::vector<TransferWork>> PostBatch(const std::vector<BatchItem>
   if (group.size() == 1) {
     return failed(absl::InvalidArgumentError("there is no other rank in the group"));
   }
-  absl::StatusOr<std::shared_ptr<p2p::Mailbox>> mailbox = p2p::Mailbox::Of(group.engine());
+  absl::StatusOr<std::shared_ptr<mailbox::Mailbox>> mailbox = mailbox::Mailbox::Of(group.engine());
   if (!mailbox.ok()) return failed(mailbox.status());
   std::vector<internal::Prepared> prepared;
   for (size_t i = 0; i < items.size(); ++i) {

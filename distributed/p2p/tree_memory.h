@@ -18,7 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "distributed/p2p/mailbox.h"
+#include "distributed/mailbox/mailbox.h"
 #include "distributed/tree/tree_spec.h"
 #include "tensordict/flat_tree.h"
 #include "tensordict/layout.h"
@@ -35,7 +35,7 @@ class TreeMemory {
   // ResourceExhausted when there is not enough memory.
   static absl::StatusOr<TreeMemory> Of(const FlatTree& tree, const Layout& layout, bool fill);
 
-  const std::vector<Segment>& segments() const { return segments_; }
+  const std::vector<mailbox::Segment>& segments() const { return segments_; }
   int64_t bytes() const { return bytes_; }
 
   // Receives: writes staged leaves.
@@ -50,7 +50,7 @@ class TreeMemory {
   void Add(char* data, int64_t bytes);
   absl::Status AddStaged(const at::Tensor& leaf, int64_t bytes, const NestedKey& path, bool fill);
 
-  std::vector<Segment> segments_;
+  std::vector<mailbox::Segment> segments_;
   std::vector<Staged> staged_;
   std::vector<at::Tensor> owners_;
   int64_t bytes_ = 0;

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "distributed/core/error.h"
-#include "distributed/tree/byte_io.h"
+#include "distributed/core/byte_io.h"
 #include "distributed/tree/call_plan.h"
 #include "distributed/tree/exchange_pipeline.h"
 #include "distributed/tree/leaf_rules.h"

@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 
-#include "distributed/tree/byte_io.h"
+#include "distributed/core/byte_io.h"
 
 namespace leafpack::internal {
 namespace {

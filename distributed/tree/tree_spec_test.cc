@@ -15,7 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "distributed/tree/byte_io.h"
+#include "distributed/core/byte_io.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tensordict/dtype.h"

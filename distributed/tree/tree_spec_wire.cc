@@ -17,7 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "distributed/tree/byte_io.h"
+#include "distributed/core/byte_io.h"
 #include "distributed/tree/tree_spec.h"
 #include "tensordict/dtype.h"
 #include "tensordict/flat_tree.h"

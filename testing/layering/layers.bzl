@@ -3,6 +3,7 @@
     third_party <- tensordict <- tensordict/bucket <- distributed/tree <- distributed <- bindings/*
     third_party <- distributed/core <- distributed/{store, backends/*} <- distributed
     distributed/core <- distributed/tree <- distributed/p2p <- distributed
+    distributed/core <- distributed/mailbox <- distributed/{p2p, backends/*}
     bindings/c <- bindings/rust
     distributed/launch stands alone
 
@@ -17,9 +18,10 @@ _BELOW = {
     "tensordict/bucket": ["tensordict"],
     "distributed/core": [],
     "distributed/store": ["distributed/core"],
-    "distributed/backends": ["distributed/core"],
+    "distributed/mailbox": ["distributed/core"],
+    "distributed/backends": ["distributed/core", "distributed/mailbox"],
     "distributed/tree": ["distributed/core", "tensordict/bucket"],
-    "distributed/p2p": ["distributed/tree"],
+    "distributed/p2p": ["distributed/mailbox", "distributed/tree"],
     "distributed": ["distributed/backends", "distributed/p2p", "distributed/store", "distributed/tree"],
     "distributed/launch": [],
     "bindings": ["distributed"],

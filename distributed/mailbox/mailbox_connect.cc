@@ -12,10 +12,10 @@
 #include "distributed/core/channel/handshake.h"
 #include "distributed/core/channel/key_value_store.h"
 #include "distributed/core/channel/sockets.h"
-#include "distributed/p2p/mailbox.h"
-#include "distributed/p2p/mailbox_internal.h"
+#include "distributed/mailbox/mailbox.h"
+#include "distributed/mailbox/mailbox_internal.h"
 
-namespace leafpack::p2p {
+namespace leafpack::mailbox {
 namespace {
 
 constexpr int64_t kHelloTime = 5000 * kMillisecond;  // also for a TCP connect
@@ -374,4 +374,4 @@ void Mailbox::OnUnproven(uint64_t index) {
   // What came behind the greeting shows in the next round.
 }
 
-}  // namespace leafpack::p2p
+}  // namespace leafpack::mailbox

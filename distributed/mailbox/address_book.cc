@@ -1,4 +1,4 @@
-#include "distributed/p2p/address_book.h"
+#include "distributed/mailbox/address_book.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -11,7 +11,7 @@
 #include "distributed/core/channel/thread.h"
 #include "distributed/core/channel/waiter.h"
 
-namespace leafpack::p2p {
+namespace leafpack::mailbox {
 namespace {
 
 constexpr absl::Duration kFirstPause = absl::Milliseconds(1);
@@ -142,4 +142,4 @@ AddressBook::News AddressBook::Take() {
 
 int AddressBook::fd() const { return state_->event.fd(); }
 
-}  // namespace leafpack::p2p
+}  // namespace leafpack::mailbox

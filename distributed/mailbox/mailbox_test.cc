@@ -1,4 +1,4 @@
-#include "distributed/p2p/mailbox.h"
+#include "distributed/mailbox/mailbox.h"
 
 #include <poll.h>
 #include <sys/resource.h>
@@ -27,13 +27,13 @@
 #include "distributed/core/channel/sockets.h"
 #include "distributed/core/error.h"
 #include "distributed/core/lost_ranks.h"
-#include "distributed/p2p/wire.h"
+#include "distributed/mailbox/wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "testing/faults.h"
 #include "testing/threads.h"
 
-namespace leafpack::p2p {
+namespace leafpack::mailbox {
 namespace {
 
 using ::absl_testing::IsOk;
@@ -660,4 +660,4 @@ TEST(MailboxTest, RandomBytesAndStrangers) {
 }
 
 }  // namespace
-}  // namespace leafpack::p2p
+}  // namespace leafpack::mailbox

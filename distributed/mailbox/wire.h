@@ -1,6 +1,6 @@
 // The records that travel on a connection between two mailboxes: see docs/p2p.md. Pure encoding.
-#ifndef LEAFPACK_DISTRIBUTED_P2P_WIRE_H_
-#define LEAFPACK_DISTRIBUTED_P2P_WIRE_H_
+#ifndef LEAFPACK_DISTRIBUTED_MAILBOX_WIRE_H_
+#define LEAFPACK_DISTRIBUTED_MAILBOX_WIRE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -8,9 +8,9 @@
 #include <string_view>
 
 #include "absl/numeric/int128.h"
-#include "distributed/tree/byte_io.h"
+#include "distributed/core/byte_io.h"
 
-namespace leafpack::p2p {
+namespace leafpack::mailbox {
 
 inline constexpr uint32_t kMailboxProtocolVersion = 1;
 
@@ -135,6 +135,6 @@ inline bool DecodeOffer(std::string_view body, bool is_eager, Offer& offer, std:
   return is_eager ? static_cast<int64_t>(eager.size()) == offer.bytes : eager.empty();
 }
 
-}  // namespace leafpack::p2p
+}  // namespace leafpack::mailbox
 
-#endif  // LEAFPACK_DISTRIBUTED_P2P_WIRE_H_
+#endif  // LEAFPACK_DISTRIBUTED_MAILBOX_WIRE_H_

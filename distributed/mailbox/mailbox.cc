@@ -1,5 +1,5 @@
 // Transfers: posting, matching, ending.
-#include "distributed/p2p/mailbox.h"
+#include "distributed/mailbox/mailbox.h"
 
 #include <algorithm>
 #include <chrono>
@@ -11,9 +11,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "distributed/core/channel/key_value_store.h"
-#include "distributed/p2p/mailbox_internal.h"
+#include "distributed/mailbox/mailbox_internal.h"
 
-namespace leafpack::p2p {
+namespace leafpack::mailbox {
 namespace {
 
 // A receive from any rank connects to all others, to notice their end, in groups of up to so many.
@@ -536,4 +536,4 @@ void Mailbox::ApplyJob(Job& job, absl::Status status, std::string description,
   Accept(peer, transfer->id, it->second);
 }
 
-}  // namespace leafpack::p2p
+}  // namespace leafpack::mailbox

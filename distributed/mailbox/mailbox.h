@@ -10,8 +10,8 @@
 // Who does the I/O: a caller that waits leads, for all transfers of the mailbox; the others sleep. While
 // asynchronous transfers are under way and nobody waits, the mailbox's thread leads (so it does for
 // bytes that a full socket did not take); it is made at first need.
-#ifndef LEAFPACK_DISTRIBUTED_P2P_MAILBOX_H_
-#define LEAFPACK_DISTRIBUTED_P2P_MAILBOX_H_
+#ifndef LEAFPACK_DISTRIBUTED_MAILBOX_MAILBOX_H_
+#define LEAFPACK_DISTRIBUTED_MAILBOX_MAILBOX_H_
 
 #include <poll.h>
 #include <sys/uio.h>
@@ -48,10 +48,10 @@
 #include "distributed/core/lost_ranks.h"
 #include "distributed/core/error.h"
 #include "distributed/core/process_check.h"
-#include "distributed/p2p/address_book.h"
-#include "distributed/p2p/wire.h"
+#include "distributed/mailbox/address_book.h"
+#include "distributed/mailbox/wire.h"
 
-namespace leafpack::p2p {
+namespace leafpack::mailbox {
 
 // A piece of memory that bytes come from or go to.
 struct Segment {
@@ -391,6 +391,6 @@ class Mailbox : public Companion {
   bool stop_thread_ ABSL_GUARDED_BY(mu_) = false;
 };
 
-}  // namespace leafpack::p2p
+}  // namespace leafpack::mailbox
 
-#endif  // LEAFPACK_DISTRIBUTED_P2P_MAILBOX_H_
+#endif  // LEAFPACK_DISTRIBUTED_MAILBOX_MAILBOX_H_

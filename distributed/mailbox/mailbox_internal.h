@@ -1,11 +1,11 @@
 // What the files of the mailbox share. For this folder only.
-#ifndef LEAFPACK_DISTRIBUTED_P2P_MAILBOX_INTERNAL_H_
-#define LEAFPACK_DISTRIBUTED_P2P_MAILBOX_INTERNAL_H_
+#ifndef LEAFPACK_DISTRIBUTED_MAILBOX_MAILBOX_INTERNAL_H_
+#define LEAFPACK_DISTRIBUTED_MAILBOX_MAILBOX_INTERNAL_H_
 
 #include <cstddef>
 #include <cstdint>
 
-namespace leafpack::p2p {
+namespace leafpack::mailbox {
 
 // Nanoseconds of the steady clock.
 int64_t SteadyNow();
@@ -20,6 +20,6 @@ constexpr uint64_t What(Watched kind, uint64_t index) {
   return static_cast<uint64_t>(kind) << 32 | index;
 }
 
-}  // namespace leafpack::p2p
+}  // namespace leafpack::mailbox
 
-#endif  // LEAFPACK_DISTRIBUTED_P2P_MAILBOX_INTERNAL_H_
+#endif  // LEAFPACK_DISTRIBUTED_MAILBOX_MAILBOX_INTERNAL_H_

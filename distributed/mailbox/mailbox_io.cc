@@ -10,10 +10,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "distributed/p2p/mailbox.h"
-#include "distributed/p2p/mailbox_internal.h"
+#include "distributed/mailbox/mailbox.h"
+#include "distributed/mailbox/mailbox_internal.h"
 
-namespace leafpack::p2p {
+namespace leafpack::mailbox {
 namespace {
 
 constexpr int kMaxVectors = 256;
@@ -671,4 +671,4 @@ void Mailbox::Lose(Peer& peer, std::string why) {
   }
 }
 
-}  // namespace leafpack::p2p
+}  // namespace leafpack::mailbox

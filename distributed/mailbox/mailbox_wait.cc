@@ -9,10 +9,10 @@
 #include "distributed/core/channel/key_value_store.h"
 #include "distributed/core/channel/thread.h"
 #include "distributed/core/flight/dump.h"
-#include "distributed/p2p/mailbox.h"
-#include "distributed/p2p/mailbox_internal.h"
+#include "distributed/mailbox/mailbox.h"
+#include "distributed/mailbox/mailbox_internal.h"
 
-namespace leafpack::p2p {
+namespace leafpack::mailbox {
 namespace {
 
 // What a caller that posted an asynchronous transfer has to come and wait, before the thread does.
@@ -244,4 +244,4 @@ Mailbox::~Mailbox() {
   Close(absl::Now());
 }
 
-}  // namespace leafpack::p2p
+}  // namespace leafpack::mailbox

@@ -1,7 +1,7 @@
 // Plain encoding of what ranks send each other about trees: numbers little endian and of fixed width,
 // strings behind their length. The reader believes nothing: past the end it gives zeros and fails.
-#ifndef LEAFPACK_DISTRIBUTED_TREE_BYTE_IO_H_
-#define LEAFPACK_DISTRIBUTED_TREE_BYTE_IO_H_
+#ifndef LEAFPACK_DISTRIBUTED_CORE_BYTE_IO_H_
+#define LEAFPACK_DISTRIBUTED_CORE_BYTE_IO_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -92,4 +92,4 @@ class ByteReader {
 
 }  // namespace leafpack
 
-#endif  // LEAFPACK_DISTRIBUTED_TREE_BYTE_IO_H_
+#endif  // LEAFPACK_DISTRIBUTED_CORE_BYTE_IO_H_

@@ -1,7 +1,7 @@
 // Where the mailboxes of a group are: publishes this rank's address in the group's store, and looks for
 // those of others, in a thread of its own, since a store may block for as long as its server does.
-#ifndef LEAFPACK_DISTRIBUTED_P2P_ADDRESS_BOOK_H_
-#define LEAFPACK_DISTRIBUTED_P2P_ADDRESS_BOOK_H_
+#ifndef LEAFPACK_DISTRIBUTED_MAILBOX_ADDRESS_BOOK_H_
+#define LEAFPACK_DISTRIBUTED_MAILBOX_ADDRESS_BOOK_H_
 
 #include <cstdint>
 #include <memory>
@@ -15,7 +15,7 @@
 #include "absl/time/time.h"
 #include "distributed/core/channel/key_value_store.h"
 
-namespace leafpack::p2p {
+namespace leafpack::mailbox {
 
 // Thread-safe. Touched by no forked child.
 class AddressBook {
@@ -49,6 +49,6 @@ class AddressBook {
   std::thread thread_;
 };
 
-}  // namespace leafpack::p2p
+}  // namespace leafpack::mailbox
 
-#endif  // LEAFPACK_DISTRIBUTED_P2P_ADDRESS_BOOK_H_
+#endif  // LEAFPACK_DISTRIBUTED_MAILBOX_ADDRESS_BOOK_H_
