@@ -20,7 +20,7 @@ ABSL_FLAG(std::vector<std::string>, ranks, std::vector<std::string>({"2", "4"}),
 ABSL_FLAG(int, rounds, 21, "rounds; every mode runs once in each");
 ABSL_FLAG(std::vector<std::string>, caps, std::vector<std::string>({"1048576", "26214400"}),
           "caps of a bucket, bytes");
-ABSL_FLAG(std::string, backend, "gloo", "backend of leafpack's modes: gloo or shm");
+ABSL_FLAG(std::string, backend, "gloo", "backend of leafpack's modes: gloo, shm or socket");
 ABSL_FLAG(bool, per_leaf, true, "also one message per leaf");
 ABSL_FLAG(bool, json, false, "print one JSON array instead of tables");
 

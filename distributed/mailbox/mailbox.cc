@@ -51,7 +51,7 @@ int64_t SteadyNow() {
 }
 
 std::string Mailbox::Who(int rank) const {
-  return absl::StrCat("rank ", global_rank(rank).value());
+  return absl::StrCat(options_.rank_word, " ", global_rank(rank).value());
 }
 
 absl::Status Mailbox::Error(const Transfer& transfer, absl::Status status, ErrorKind kind,
@@ -413,7 +413,7 @@ void Mailbox::FireTimers(Nanos now) {
 }
 
 void Mailbox::Cancel(const TransferPtr& transfer) {
-  if (forked()) return;
+  if (forked() || transfer->done) return;
   {
     absl::MutexLock lock(&mu_);
     EndAndTell(transfer,

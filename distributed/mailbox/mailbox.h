@@ -120,6 +120,7 @@ using TransferPtr = std::shared_ptr<Transfer>;
 struct MailboxOptions {
   int rank = 0;
   std::vector<GlobalRank> global_ranks;  // one for each group rank
+  std::string rank_word = "rank";        // what errors call one of `global_ranks`
   std::string interface_name;
   // What the group's control channel learns; null: nothing.
   std::shared_ptr<const LostRanks> lost;
@@ -152,6 +153,8 @@ class Mailbox : public Companion {
   bool AwaitMatched(absl::Time until, const InterruptCheck& interrupt) ABSL_LOCKS_EXCLUDED(mu_);
   // Sends and matched receives go on until `until`; other receives are given up. Then says farewell.
   void Close(absl::Time until) override;
+  // Ends all transfers at once, with `why`; tells nobody, and closes the connections. Idempotent.
+  void Abort(std::string_view why) ABSL_LOCKS_EXCLUDED(mu_);
 
   // What the layer of trees keeps beside it: made by `make` at first use. Thread-safe.
   std::shared_ptr<void> Attachment(absl::FunctionRef<std::shared_ptr<void>()> make) {
@@ -297,6 +300,9 @@ class Mailbox : public Companion {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void RunThread();
   void StartThreadLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The last steps of Close and Abort, with the lock and then without.
+  void Disconnect(std::string_view why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void StopThread() ABSL_LOCKS_EXCLUDED(mu_);
 
   // ---- mailbox_io.cc
   // Does what can be done without blocking.

@@ -54,7 +54,8 @@ std::optional<absl::Status> Mailbox::WaitUntil(Transfer& transfer, absl::Time un
     if (!transfer.done) return std::nullopt;
     result = transfer.result;
   }
-  if (!result.ok()) NoteFlightError(result);
+  // Of what is in no flight record the caller tells.
+  if (!result.ok() && options_.flight != nullptr) NoteFlightError(result);
   return result;
 }
 
@@ -190,7 +191,6 @@ void Mailbox::Close(absl::Time until) {
                      ErrorKind::kOther),
                GiveUp::kCancel);
   };
-  std::unique_ptr<AddressBook> book;
   {
     absl::MutexLock lock(&mu_);
     if (closing_) return;
@@ -220,18 +220,38 @@ void Mailbox::Close(absl::Time until) {
       return true;
     };
     LeadUntil(absl::Now() + kFarewellTime, quiet);
-    for (const std::unique_ptr<Peer>& peer : peers_) {
-      peer->farewell.clear();
-      Lose(*peer, "the group was shut down");
-    }
-    listeners_.clear();
-    unproven_.clear();
-    stop_thread_ = true;
-    flight_ = nullptr;  // its group may go before the last handle of a transfer
-    thread_changed_.Signal();
-    wake_.Signal();
+    Disconnect("the group was shut down");
   }
+  StopThread();
+}
+
+void Mailbox::Abort(std::string_view why) {
+  if (forked()) return;
+  {
+    absl::MutexLock lock(&mu_);
+    if (closing_) return;
+    closing_ = true;
+    Disconnect(why);
+  }
+  StopThread();
+}
+
+void Mailbox::Disconnect(std::string_view why) {
+  for (const std::unique_ptr<Peer>& peer : peers_) {
+    peer->farewell.clear();
+    Lose(*peer, std::string(why));
+  }
+  listeners_.clear();
+  unproven_.clear();
+  stop_thread_ = true;
+  flight_ = nullptr;  // its group may go before the last handle of a transfer
+  thread_changed_.Signal();
+  wake_.Signal();
+}
+
+void Mailbox::StopThread() {
   if (thread_.joinable()) thread_.join();
+  std::unique_ptr<AddressBook> book;
   {
     absl::MutexLock lock(&mu_);
     book = std::move(book_);

@@ -83,7 +83,7 @@ TEST_P(HugeLeafTest, IsReducedAndMoved) {
       {.deadline = absl::Minutes(12), .after_failure = absl::Minutes(1)});
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, HugeLeafTest, ::testing::Values("gloo", "shm"),
+INSTANTIATE_TEST_SUITE_P(Backends, HugeLeafTest, ::testing::Values("gloo", "shm", "socket"),
                          [](const ::testing::TestParamInfo<std::string>& tested) {
                            return tested.param;
                          });

@@ -4,6 +4,7 @@
     third_party <- distributed/core <- distributed/{store, backends/*} <- distributed
     distributed/core <- distributed/tree <- distributed/p2p <- distributed
     distributed/core <- distributed/mailbox <- distributed/{p2p, backends/*}
+    distributed/core <- distributed/messages <- distributed/backends/*
     bindings/c <- bindings/rust
     distributed/launch stands alone
 
@@ -19,7 +20,8 @@ _BELOW = {
     "distributed/core": [],
     "distributed/store": ["distributed/core"],
     "distributed/mailbox": ["distributed/core"],
-    "distributed/backends": ["distributed/core", "distributed/mailbox"],
+    "distributed/messages": ["distributed/core"],
+    "distributed/backends": ["distributed/mailbox", "distributed/messages"],
     "distributed/tree": ["distributed/core", "tensordict/bucket"],
     "distributed/p2p": ["distributed/mailbox", "distributed/tree"],
     "distributed": ["distributed/backends", "distributed/p2p", "distributed/store", "distributed/tree"],

@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "distributed/backends/gloo/gloo_context.h"
 #include "distributed/backends/gloo/gloo_link.h"
+#include "distributed/messages/message_context.h"
 
 namespace leafpack {
 namespace {
@@ -53,7 +53,8 @@ absl::StatusOr<std::shared_ptr<DataContext>> GlooBackend::Open(const DataContext
     if (!connected.ok()) return connected.status();
     link = *std::move(connected);
   }
-  return std::make_shared<gloo_internal::GlooContext>(std::move(link), options.rank, options.size);
+  return std::make_shared<messages::MessageContext>(name(), std::move(link), options.rank,
+                                                    options.size);
 }
 
 }  // namespace leafpack

@@ -9,15 +9,19 @@
 #include <string>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 
 #include "distributed/core/backend.h"
+#include "distributed/messages/message_link.h"
 
 namespace c10d {
 class ProcessGroupGloo;
@@ -26,53 +30,36 @@ class Work;
 
 namespace leafpack::gloo_internal {
 
-// A message under way. Dropping it before Wait returned loses the message.
-class Message {
+class GlooLink : public messages::MessageLink {
  public:
-  Message();
-  Message(Message&&) noexcept;
-  Message& operator=(Message&&) noexcept;
-  ~Message();
-
- private:
-  friend class GlooLink;
-  c10::intrusive_ptr<c10d::Work> work_;
-  int peer_ = -1;
-};
-
-class GlooLink {
- public:
-  // Tags of all-reduces are below this.
-  static constexpr uint32_t kTagLimit = 1u << 30;
-  // The tag of all messages of exchanges. Abort uses kTagLimit itself.
-  static constexpr uint32_t kExchangeTag = kTagLimit + 1;
-
   // Connects all ranks of `options`; collective. DeadlineExceeded when not all are there by
   // `deadline`, InvalidArgument for an interface that does not exist (names those that do).
   static absl::StatusOr<std::unique_ptr<GlooLink>> Connect(const DataContextOptions& options,
                                                            absl::Time deadline);
-  // Takes about 10 ms: connections are closed. No message is under way, or Abort was called.
-  ~GlooLink();
+  // Takes about 10 ms: connections are closed.
+  ~GlooLink() override;
 
-  // Starts a message of `bytes` > 0 to or from `peer`. The memory must live until Wait returned, or
-  // until Abort did and all messages are dropped. Messages match by peer and tag, those of one tag
-  // in order. Both sides must give the same size. Thread-safe.
-  absl::Status Send(int peer, uint32_t tag, const void* data, int64_t bytes, Message* message);
-  absl::Status Receive(int peer, uint32_t tag, void* data, int64_t bytes, Message* message);
-
-  // Waits for the message. Unavailable when the peer is gone, Cancelled after Abort,
-  // DeadlineExceeded after the context's own timeout; the link takes no more messages after any of
-  // these.
-  absl::Status Wait(Message& message);
-
-  // Ends every message, waiting ones too, within about 20 ms. Idempotent, thread-safe.
-  void Abort();
+  const messages::Schedule& schedule() const override { return schedule_; }
+  // A message has one run.
+  absl::StatusOr<std::unique_ptr<messages::Message>> Send(
+      int peer, uint32_t tag, absl::Span<const messages::Run> runs) override;
+  absl::StatusOr<std::unique_ptr<messages::Message>> Receive(
+      int peer, uint32_t tag, absl::Span<const messages::Run> runs) override;
+  absl::Status Wait(messages::Message& message) override;
+  void Abort() override;
 
  private:
   GlooLink(c10::intrusive_ptr<c10d::ProcessGroupGloo> group, const DataContextOptions& options);
   // What an exception of c10d means.
   absl::Status StatusOfText(const std::string& text, int peer) const;
+  // Posts to c10d: `post` gives it the tensor of the run.
+  absl::StatusOr<std::unique_ptr<messages::Message>> Post(
+      int peer, absl::Span<const messages::Run> runs,
+      absl::FunctionRef<c10::intrusive_ptr<c10d::Work>(c10d::ProcessGroupGloo&,
+                                                       std::vector<at::Tensor>&)>
+          post);
 
+  const messages::Schedule schedule_;
   const absl::Duration timeout_;
   std::atomic<bool> aborted_{false};
   // c10d counts messages without a lock.

@@ -2,15 +2,15 @@
 //
 // The elements of an operation are cut into stages, a stage into one part per rank. Every rank sends part
 // q of its data to rank q, reduces its own part in rank order (distributed/core/reduce), and sends the
-// result to the others. A part that lies in a row is sent from where it is and received into it; one of
-// many leaves is gathered right before it is sent, and what came scattered as soon as it is there, while
-// it is in the processor's cache. The own part is reduced straight from the leaves. That moves as many bytes as Gloo's own ring does, in two steps in place of 2 (P - 1), and it
+// result to the others. A part that lies in a row is sent from where it is and received into it, and so is
+// one of many leaves where the link takes that (Schedule::min_run_bytes); else it is gathered right before
+// it is sent, and what came scattered as soon as it is there, while it is in the processor's cache. The own part is reduced straight from the leaves. That moves as many bytes as Gloo's own ring does, in two steps in place of 2 (P - 1), and it
 // is the faster of the two on one host (docs/performance.md). Since each element is reduced by one
 // rank, in rank order, with the kernels that every leafpack engine uses, every dtype and op is exact,
 // all ranks get equal bits, and the bits do not depend on how leaves are bucketed. Some stages are
 // under way at once, so that messages of one overlap with the reduction of another.
-#ifndef LEAFPACK_DISTRIBUTED_BACKENDS_GLOO_ALL_REDUCE_PIPELINE_H_
-#define LEAFPACK_DISTRIBUTED_BACKENDS_GLOO_ALL_REDUCE_PIPELINE_H_
+#ifndef LEAFPACK_DISTRIBUTED_MESSAGES_ALL_REDUCE_PIPELINE_H_
+#define LEAFPACK_DISTRIBUTED_MESSAGES_ALL_REDUCE_PIPELINE_H_
 
 #include <array>
 #include <cstdint>
@@ -26,12 +26,12 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 
-#include "distributed/backends/gloo/gloo_link.h"
-#include "distributed/backends/gloo/view_sequence.h"
+#include "distributed/messages/message_link.h"
+#include "distributed/messages/view_sequence.h"
 #include "distributed/core/backend.h"
 #include "distributed/core/reduce_op.h"
 
-namespace leafpack::gloo_internal {
+namespace leafpack::messages {
 
 // The state that a work handle shares with the thread. Thread-safe.
 class Operation {
@@ -59,8 +59,8 @@ class Operation {
 
 class AllReducePipeline {
  public:
-  // `link` is null for one rank; else it must outlive the pipeline.
-  AllReducePipeline(GlooLink* link, int rank, int size);
+  // `link` has `size` > 1 ranks and must outlive the pipeline.
+  AllReducePipeline(MessageLink* link, int rank, int size);
   // Ends what is under way with Cancelled.
   ~AllReducePipeline();
 
@@ -86,7 +86,7 @@ class AllReducePipeline {
     char* Get(int64_t needed);
   };
 
-  void Run();
+  void Loop();
   absl::Status Start(Stage& stage);
   absl::Status SendParts(Stage& stage);
   absl::Status ReceiveResults(Stage& stage);
@@ -101,7 +101,7 @@ class AllReducePipeline {
 
   const int rank_;
   const int size_;
-  GlooLink* const link_;
+  MessageLink* const link_;
 
   // Of the thread alone.
   uint32_t next_tag_ = 0;
@@ -117,6 +117,6 @@ class AllReducePipeline {
   std::thread thread_;
 };
 
-}  // namespace leafpack::gloo_internal
+}  // namespace leafpack::messages
 
-#endif  // LEAFPACK_DISTRIBUTED_BACKENDS_GLOO_ALL_REDUCE_PIPELINE_H_
+#endif  // LEAFPACK_DISTRIBUTED_MESSAGES_ALL_REDUCE_PIPELINE_H_

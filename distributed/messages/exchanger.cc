@@ -1,7 +1,9 @@
-#include "distributed/backends/gloo/exchanger.h"
+#include "distributed/messages/exchanger.h"
 
 #include <cstdint>
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include <c10/core/ScalarType.h>
 
@@ -9,7 +11,7 @@
 
 #include "distributed/core/channel/thread.h"
 
-namespace leafpack::gloo_internal {
+namespace leafpack::messages {
 namespace {
 
 int64_t ByteCount(const LeafView& view) {
@@ -48,7 +50,7 @@ class Exchanger::Exchange {
  private:
   friend class Exchanger;
   std::vector<Transfer> sends_, receives_;  // of the exchanger, until done
-  std::vector<Message> messages_;           // of the exchanger, until done
+  std::vector<std::unique_ptr<Message>> messages_;  // of the exchanger, until done
 
   mutable absl::Mutex mutex_;
   bool done_ ABSL_GUARDED_BY(mutex_) = false;
@@ -86,7 +88,7 @@ absl::StatusOr<std::unique_ptr<DataWork>> Exchanger::Start(std::vector<Transfer>
     if (!failed_.ok()) return failed_;
   }
   if (!thread_.joinable()) {
-    absl::StatusOr<std::thread> thread = StartThread("lp-exchange", [this] { Run(); });
+    absl::StatusOr<std::thread> thread = StartThread("lp-exchange", [this] { Loop(); });
     if (!thread.ok()) return thread.status();
     thread_ = *std::move(thread);
   }
@@ -105,26 +107,33 @@ absl::StatusOr<std::unique_ptr<DataWork>> Exchanger::Start(std::vector<Transfer>
   return std::make_unique<Work>(std::move(exchange));
 }
 
-// As in the all-reduce pipeline: with two ranks this thread writes to the sockets, with more ranks
-// Gloo's thread does, as soon as the receiver asks.
 absl::Status Exchanger::Post(Exchange& exchange) {
-  const bool receive_first = size_ == 2;
+  const bool receive_first = link_->schedule().receive_first;
   if (absl::Status status = PostAll(exchange, !receive_first); !status.ok()) return status;
   return PostAll(exchange, receive_first);
 }
 
 absl::Status Exchanger::PostAll(Exchange& exchange, bool send) {
+  const bool many_runs = link_->schedule().min_run_bytes > 0;
+  std::vector<Run> runs;
+  const auto post = [&](int peer) -> absl::Status {
+    if (runs.empty()) return absl::OkStatus();
+    absl::StatusOr<std::unique_ptr<Message>> message =
+        send ? link_->Send(peer, MessageLink::kExchangeTag, runs)
+             : link_->Receive(peer, MessageLink::kExchangeTag, runs);
+    runs.clear();
+    if (message.ok()) exchange.messages_.push_back(*std::move(message));
+    return message.status();
+  };
   for (const Transfer& transfer : send ? exchange.sends_ : exchange.receives_) {
     for (const LeafView& view : transfer.views) {
       const int64_t bytes = ByteCount(view);
       if (bytes == 0) continue;
-      Message* message = &exchange.messages_.emplace_back();
-      absl::Status status = send ? link_->Send(transfer.peer, GlooLink::kExchangeTag, view.data,
-                                               bytes, message)
-                                 : link_->Receive(transfer.peer, GlooLink::kExchangeTag, view.data,
-                                                  bytes, message);
-      if (!status.ok()) return status;
+      runs.push_back({static_cast<char*>(view.data), bytes});
+      if (many_runs) continue;
+      if (absl::Status status = post(transfer.peer); !status.ok()) return status;
     }
+    if (absl::Status status = post(transfer.peer); !status.ok()) return status;
   }
   return absl::OkStatus();
 }
@@ -144,7 +153,7 @@ absl::Status Exchanger::Fail(const absl::Status& status) {
   return first;
 }
 
-void Exchanger::Run() {
+void Exchanger::Loop() {
   while (true) {
     std::shared_ptr<Exchange> exchange;
     absl::Status status;
@@ -158,8 +167,8 @@ void Exchanger::Run() {
       exchange = active_.front();
       status = failed_;
     }
-    for (Message& message : exchange->messages_) {
-      if (status.ok()) status = link_->Wait(message);
+    for (const std::unique_ptr<Message>& message : exchange->messages_) {
+      if (status.ok()) status = link_->Wait(*message);
     }
     if (!status.ok()) {
       DropAll(status);
@@ -183,4 +192,4 @@ void Exchanger::DropAll(const absl::Status& status) {
   for (const std::shared_ptr<Exchange>& exchange : dropped) exchange->Finish(first);
 }
 
-}  // namespace leafpack::gloo_internal
+}  // namespace leafpack::messages

@@ -1,5 +1,5 @@
 // Ranges of views against a copy element by element.
-#include "distributed/backends/gloo/view_sequence.h"
+#include "distributed/messages/view_sequence.h"
 
 #include <cstdint>
 #include <cstring>
@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
-namespace leafpack::gloo_internal {
+namespace leafpack::messages {
 namespace {
 
 using at::ScalarType;
@@ -173,4 +173,4 @@ TEST(ViewSequence, SegmentsDoNotDependOnStrides) {
 }
 
 }  // namespace
-}  // namespace leafpack::gloo_internal
+}  // namespace leafpack::messages

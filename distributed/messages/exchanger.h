@@ -4,8 +4,8 @@
 // first one, waits for them in order. So works go on whoever waits for them, and when nobody does.
 // All messages have one tag of their own: those between two ranks match in the order of the exchanges,
 // whatever all-reduces are under way.
-#ifndef LEAFPACK_DISTRIBUTED_BACKENDS_GLOO_EXCHANGER_H_
-#define LEAFPACK_DISTRIBUTED_BACKENDS_GLOO_EXCHANGER_H_
+#ifndef LEAFPACK_DISTRIBUTED_MESSAGES_EXCHANGER_H_
+#define LEAFPACK_DISTRIBUTED_MESSAGES_EXCHANGER_H_
 
 #include <deque>
 #include <memory>
@@ -17,15 +17,15 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 
-#include "distributed/backends/gloo/gloo_link.h"
 #include "distributed/core/backend.h"
+#include "distributed/messages/message_link.h"
 
-namespace leafpack::gloo_internal {
+namespace leafpack::messages {
 
 class Exchanger {
  public:
-  // `link` connects `size` > 1 ranks and must outlive the exchanger.
-  Exchanger(GlooLink* link, int size) : link_(link), size_(size) {}
+  // `link` connects at least two ranks and must outlive the exchanger.
+  explicit Exchanger(MessageLink* link) : link_(link) {}
   // Ends what is under way with Cancelled.
   ~Exchanger();
   Exchanger(const Exchanger&) = delete;
@@ -44,15 +44,14 @@ class Exchanger {
 
   absl::Status Post(Exchange& exchange);
   absl::Status PostAll(Exchange& exchange, bool send);
-  void Run();
+  void Loop();
   // Nothing starts any more, and what the thread waits for ends.
   // Returns the first failure, which all that ends by it tells: else some would only say "aborted".
   absl::Status Fail(const absl::Status& status);
   // The thread's: ends everything with `status`.
   void DropAll(const absl::Status& status);
 
-  GlooLink* const link_;
-  const int size_;
+  MessageLink* const link_;
 
   absl::Mutex mutex_;
   // Oldest first; the front is the thread's.
@@ -62,6 +61,6 @@ class Exchanger {
   std::thread thread_;
 };
 
-}  // namespace leafpack::gloo_internal
+}  // namespace leafpack::messages
 
-#endif  // LEAFPACK_DISTRIBUTED_BACKENDS_GLOO_EXCHANGER_H_
+#endif  // LEAFPACK_DISTRIBUTED_MESSAGES_EXCHANGER_H_

@@ -1,29 +1,31 @@
-// The data path of one group and epoch over Gloo.
-#ifndef LEAFPACK_DISTRIBUTED_BACKENDS_GLOO_GLOO_CONTEXT_H_
-#define LEAFPACK_DISTRIBUTED_BACKENDS_GLOO_GLOO_CONTEXT_H_
+// The data path of one group and epoch, made of messages between pairs of ranks.
+#ifndef LEAFPACK_DISTRIBUTED_MESSAGES_MESSAGE_CONTEXT_H_
+#define LEAFPACK_DISTRIBUTED_MESSAGES_MESSAGE_CONTEXT_H_
 
 #include <atomic>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 
-#include "distributed/backends/gloo/all_reduce_pipeline.h"
-#include "distributed/backends/gloo/exchanger.h"
-#include "distributed/backends/gloo/gloo_link.h"
 #include "distributed/core/backend.h"
 #include "distributed/core/reduce_op.h"
+#include "distributed/messages/all_reduce_pipeline.h"
+#include "distributed/messages/exchanger.h"
+#include "distributed/messages/message_link.h"
 
-namespace leafpack::gloo_internal {
+namespace leafpack::messages {
 
-class GlooContext : public DataContext {
+class MessageContext : public DataContext {
  public:
-  // `link` is null for one rank.
-  GlooContext(std::unique_ptr<GlooLink> link, int rank, int size);
-  // Aborts what is under way. Takes about 10 ms: connections are closed.
-  ~GlooContext() override = default;
+  // `link` is null for one rank. `name` is the backend's, for errors.
+  MessageContext(std::string_view name, std::unique_ptr<MessageLink> link, int rank, int size);
+  // Aborts what is under way, and closes connections.
+  ~MessageContext() override = default;
 
   absl::StatusOr<std::unique_ptr<DataWork>> AllReduce(std::vector<LeafView> views,
                                                       const ReduceOp& op) override;
@@ -32,18 +34,20 @@ class GlooContext : public DataContext {
   void Abort() override;
 
  private:
+  absl::Status CheckView(const LeafView& view) const;
   absl::Status CheckTransfers(const std::vector<Transfer>& transfers) const;
   absl::Status RunAlone(absl::Span<const LeafView> leaves, ReduceOpKind op);
 
+  const std::string name_;
   const int rank_;
   const int size_;
-  const std::unique_ptr<GlooLink> link_;
+  const std::unique_ptr<MessageLink> link_;
   std::atomic<bool> aborted_{false};
   // Null for one rank. They go before the link.
   const std::unique_ptr<AllReducePipeline> pipeline_;
   const std::unique_ptr<Exchanger> exchanger_;
 };
 
-}  // namespace leafpack::gloo_internal
+}  // namespace leafpack::messages
 
-#endif  // LEAFPACK_DISTRIBUTED_BACKENDS_GLOO_GLOO_CONTEXT_H_
+#endif  // LEAFPACK_DISTRIBUTED_MESSAGES_MESSAGE_CONTEXT_H_

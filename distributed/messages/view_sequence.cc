@@ -1,4 +1,4 @@
-#include "distributed/backends/gloo/view_sequence.h"
+#include "distributed/messages/view_sequence.h"
 
 #include <algorithm>
 #include <cstring>
@@ -6,7 +6,7 @@
 
 #include "absl/container/inlined_vector.h"
 
-namespace leafpack::gloo_internal {
+namespace leafpack::messages {
 
 int64_t ElementCount(const LeafView& view) {
   int64_t count = 1;
@@ -176,4 +176,4 @@ void ViewSequence::ForEachRun(const Segment& segment, int64_t begin, int64_t cou
   });
 }
 
-}  // namespace leafpack::gloo_internal
+}  // namespace leafpack::messages

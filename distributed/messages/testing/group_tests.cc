@@ -21,6 +21,7 @@
 #include "distributed/core/group.h"
 #include "distributed/core/testing/child_check.h"
 #include "distributed/core/testing/ranks.h"
+#include "distributed/messages/testing/tested_backend.h"
 
 namespace leafpack {
 namespace {
@@ -36,18 +37,19 @@ constexpr int kRanks = 3;
 constexpr size_t kElements = size_t{1} << 20;  // 4 MiB
 
 Group MakeGroup(const TempDir& dir, int rank) {
-  return testing::MakeFileGroup(dir.path() + "/store", rank, kRanks, testing::kPatience, "gloo");
+  return testing::MakeFileGroup(dir.path() + "/store", rank, kRanks, testing::kPatience,
+                                std::string(testing::TestedBackend()->name()));
 }
 
 std::vector<float> Ones() { return std::vector<float>(kElements, 1); }
 
 enum class End { kUnderscoreExit, kDestructor };
 
-class GlooEndTest : public ::testing::TestWithParam<End> {};
-INSTANTIATE_TEST_SUITE_P(Ends, GlooEndTest,
+class MessageEndTest : public ::testing::TestWithParam<End> {};
+INSTANTIATE_TEST_SUITE_P(Ends, MessageEndTest,
                          ::testing::Values(End::kUnderscoreExit, End::kDestructor));
 
-TEST_P(GlooEndTest, RightAfterTheLastCallLosesNothing) {
+TEST_P(MessageEndTest, RightAfterTheLastCallLosesNothing) {
   for (int round = 0; round < 8; ++round) {
     TempDir dir;
     const std::vector<int> codes = testing::OnProcesses(kRanks, [&](int rank) {
@@ -63,7 +65,7 @@ TEST_P(GlooEndTest, RightAfterTheLastCallLosesNothing) {
   }
 }
 
-TEST(GlooGroupTest, ARankThatIsKilledInDataIsNamedSoon) {
+TEST(MessageGroupTest, ARankThatIsKilledInDataIsNamedSoon) {
   for (int victim = 0; victim < kRanks; ++victim) {
     TempDir dir;
     struct Flags {
@@ -97,7 +99,7 @@ TEST(GlooGroupTest, ARankThatIsKilledInDataIsNamedSoon) {
   }
 }
 
-TEST(GlooGroupTest, InterruptedDataPhasesLeaveNothingBehind) {
+TEST(MessageGroupTest, InterruptedDataPhasesLeaveNothingBehind) {
   constexpr int kRounds = 40;
   constexpr int kSettled = 6;  // dead contexts and threads that come and go
   TempDir dir;

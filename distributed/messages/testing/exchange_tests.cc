@@ -19,9 +19,9 @@
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
 
-#include "distributed/backends/gloo/gloo_backend.h"
 #include "distributed/core/testing/exchange_checks.h"
 #include "distributed/core/testing/ranks.h"
+#include "distributed/messages/testing/tested_backend.h"
 #include "testing/threads.h"
 
 namespace leafpack {
@@ -30,6 +30,7 @@ namespace {
 using testing::CheckExchangeAbort;
 using testing::CheckExchanges;
 using testing::Finish;
+using testing::TestedBackend;
 
 constexpr absl::Duration kPatience = absl::Minutes(2);
 constexpr RankThreadsOptions kThreads = {.deadline = kPatience, .after_failure = kPatience};
@@ -43,7 +44,7 @@ std::shared_ptr<DataContext> OpenOrDie(c10::intrusive_ptr<c10d::Store> store, in
   options.size = size;
   options.all_local = true;
   options.timeout = kPatience;
-  auto context = GlooBackend().Open(options, absl::Now() + kPatience);
+  auto context = TestedBackend()->Open(options, absl::Now() + kPatience);
   EXPECT_TRUE(context.ok()) << context.status();
   store->set(absl::StrCat("opened/", rank), std::vector<uint8_t>{1});
   std::vector<std::string> all;
@@ -61,12 +62,12 @@ LeafView ViewOf(std::vector<uint8_t>& bytes) {
   return view;
 }
 
-class GlooExchangeRanksTest : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Ranks, GlooExchangeRanksTest, ::testing::Values(1, 2, 3, 4),
+class MessageExchangeRanksTest : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, MessageExchangeRanksTest, ::testing::Values(1, 2, 3, 4),
                          ::testing::PrintToStringParamName());
 
 // First, while this process has no threads.
-TEST_P(GlooExchangeRanksTest, AsProcesses) {
+TEST_P(MessageExchangeRanksTest, AsProcesses) {
   const int size = GetParam();
   const testing::TempDir dir;
   const std::vector<int> codes = testing::OnProcesses(size, [&](int rank) {
@@ -83,7 +84,7 @@ TEST_P(GlooExchangeRanksTest, AsProcesses) {
   EXPECT_EQ(codes, std::vector<int>(static_cast<size_t>(size), 0));
 }
 
-TEST_P(GlooExchangeRanksTest, AsThreads) {
+TEST_P(MessageExchangeRanksTest, AsThreads) {
   const int size = GetParam();
   auto store = c10::make_intrusive<c10d::HashStore>();
   RunRanksAsThreads(
@@ -96,7 +97,7 @@ TEST_P(GlooExchangeRanksTest, AsThreads) {
 }
 
 // More than the sockets hold, both ways at once, everybody with everybody.
-TEST_P(GlooExchangeRanksTest, LargeViewsBothWays) {
+TEST_P(MessageExchangeRanksTest, LargeViewsBothWays) {
   const int size = GetParam();
   auto store = c10::make_intrusive<c10d::HashStore>();
   RunRanksAsThreads(
@@ -125,7 +126,7 @@ TEST_P(GlooExchangeRanksTest, LargeViewsBothWays) {
       kThreads);
 }
 
-TEST(GlooExchangeTest, AbortEndsExchangesInTheMiddle) {
+TEST(MessageExchangeTest, AbortEndsExchangesInTheMiddle) {
   auto store = c10::make_intrusive<c10d::HashStore>();
   std::atomic<int> through{0};
   RunRanksAsThreads(
@@ -141,7 +142,7 @@ TEST(GlooExchangeTest, AbortEndsExchangesInTheMiddle) {
       kThreads);
 }
 
-TEST(GlooExchangeTest, AbortEndsExchangesAndAllReducesTogether) {
+TEST(MessageExchangeTest, AbortEndsExchangesAndAllReducesTogether) {
   auto store = c10::make_intrusive<c10d::HashStore>();
   std::atomic<bool> over{false};
   RunRanksAsThreads(
@@ -166,7 +167,7 @@ TEST(GlooExchangeTest, AbortEndsExchangesAndAllReducesTogether) {
       kThreads);
 }
 
-TEST(GlooExchangeTest, PeerThatGoesIsUnavailable) {
+TEST(MessageExchangeTest, PeerThatGoesIsUnavailable) {
   auto store = c10::make_intrusive<c10d::HashStore>();
   RunRanksAsThreads(
       2,
@@ -185,7 +186,7 @@ TEST(GlooExchangeTest, PeerThatGoesIsUnavailable) {
 }
 
 // A handle that is dropped: the exchange goes on, and its memory lives until it is through.
-TEST(GlooExchangeTest, DroppedWorkIsFinished) {
+TEST(MessageExchangeTest, DroppedWorkIsFinished) {
   auto store = c10::make_intrusive<c10d::HashStore>();
   RunRanksAsThreads(
       2,
@@ -210,7 +211,7 @@ TEST(GlooExchangeTest, DroppedWorkIsFinished) {
       kThreads);
 }
 
-TEST(GlooExchangeTest, AHundredAbortedContextsLeaveNothingBehind) {
+TEST(MessageExchangeTest, AHundredAbortedContextsLeaveNothingBehind) {
   auto store = c10::make_intrusive<c10d::HashStore>();
   int threads = 0, files = 0;
   for (int i = -5; i < 100; ++i) {
@@ -246,7 +247,7 @@ TEST(GlooExchangeTest, AHundredAbortedContextsLeaveNothingBehind) {
   EXPECT_LE(testing::CountDescriptors(), files);
 }
 
-TEST(GlooExchangeTest, StridedViewsKeepToThemselves) {
+TEST(MessageExchangeTest, StridedViewsKeepToThemselves) {
   auto store = c10::make_intrusive<c10d::HashStore>();
   RunRanksAsThreads(
       2,
@@ -273,10 +274,10 @@ TEST(GlooExchangeTest, StridedViewsKeepToThemselves) {
       kThreads);
 }
 
-TEST(GlooExchangeTest, RefusesWhatItCannotDo) {
-  GlooBackend backend;
-  EXPECT_TRUE(backend.SupportsExchange(at::ScalarType::QInt8, c10::DeviceType::CPU).ok());
-  EXPECT_EQ(backend.SupportsExchange(at::ScalarType::Float, c10::DeviceType::CUDA).code(),
+TEST(MessageExchangeTest, RefusesWhatItCannotDo) {
+  const std::unique_ptr<Backend> backend = TestedBackend();
+  EXPECT_TRUE(backend->SupportsExchange(at::ScalarType::QInt8, c10::DeviceType::CPU).ok());
+  EXPECT_EQ(backend->SupportsExchange(at::ScalarType::Float, c10::DeviceType::CUDA).code(),
             absl::StatusCode::kUnimplemented);
   auto context = OpenOrDie(c10::make_intrusive<c10d::HashStore>(), 0, 1);
   std::vector<uint8_t> bytes(16);

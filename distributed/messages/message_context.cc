@@ -1,4 +1,4 @@
-#include "distributed/backends/gloo/gloo_context.h"
+#include "distributed/messages/message_context.h"
 
 #include <cstdint>
 #include <utility>
@@ -10,23 +10,11 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 
-#include "distributed/backends/gloo/view_sequence.h"
+#include "distributed/messages/view_sequence.h"
 #include "distributed/core/reduce/reduce.h"
 
-namespace leafpack::gloo_internal {
+namespace leafpack::messages {
 namespace {
-
-absl::Status CheckDims(const LeafView& view) {
-  if (view.sizes.size() == view.strides.size()) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat("a view has ", view.sizes.size(), " sizes and ",
-                                          view.strides.size(), " strides"));
-}
-
-absl::Status CheckCpu(const LeafView& view) {
-  if (view.device.is_cpu()) return absl::OkStatus();
-  return absl::UnimplementedError(
-      absl::StrCat("the gloo backend takes CPU memory, not ", view.device.str()));
-}
 
 // Work that was over when it was made: groups of one rank.
 class DoneWork : public DataWork {
@@ -95,15 +83,27 @@ class RowsWork : public DataWork {
 
 }  // namespace
 
-GlooContext::GlooContext(std::unique_ptr<GlooLink> link, int rank, int size)
-    : rank_(rank),
+MessageContext::MessageContext(std::string_view name, std::unique_ptr<MessageLink> link, int rank,
+                               int size)
+    : name_(name),
+      rank_(rank),
       size_(size),
       link_(std::move(link)),
       pipeline_(size == 1 ? nullptr
                           : std::make_unique<AllReducePipeline>(link_.get(), rank, size)),
-      exchanger_(size == 1 ? nullptr : std::make_unique<Exchanger>(link_.get(), size)) {}
+      exchanger_(size == 1 ? nullptr : std::make_unique<Exchanger>(link_.get())) {}
 
-absl::Status GlooContext::RunAlone(absl::Span<const LeafView> leaves, ReduceOpKind op) {
+absl::Status MessageContext::CheckView(const LeafView& view) const {
+  if (view.sizes.size() != view.strides.size()) {
+    return absl::InternalError(absl::StrCat("a view has ", view.sizes.size(), " sizes and ",
+                                            view.strides.size(), " strides"));
+  }
+  if (view.device.is_cpu()) return absl::OkStatus();
+  return absl::UnimplementedError(
+      absl::StrCat("the ", name_, " backend takes CPU memory, not ", view.device.str()));
+}
+
+absl::Status MessageContext::RunAlone(absl::Span<const LeafView> leaves, ReduceOpKind op) {
   const ViewSequence views(leaves);
   std::vector<char> row;
   absl::Status status;
@@ -127,14 +127,13 @@ absl::Status GlooContext::RunAlone(absl::Span<const LeafView> leaves, ReduceOpKi
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<DataWork>> GlooContext::AllReduce(std::vector<LeafView> views,
+absl::StatusOr<std::unique_ptr<DataWork>> MessageContext::AllReduce(std::vector<LeafView> views,
                                                                  const ReduceOp& op) {
   const ReduceOpKind kind =
       op.kind == ReduceOpKind::kPremulSum ? ReduceOpKind::kSum : op.kind;
   for (const LeafView& view : views) {
     if (absl::Status status = CheckOpAllowed(kind, view.dtype); !status.ok()) return status;
-    if (absl::Status status = CheckDims(view); !status.ok()) return status;
-    if (absl::Status status = CheckCpu(view); !status.ok()) return status;
+    if (absl::Status status = CheckView(view); !status.ok()) return status;
   }
   if (aborted_.load()) return absl::CancelledError("the data context was aborted");
   if (size_ == 1) {
@@ -144,7 +143,7 @@ absl::StatusOr<std::unique_ptr<DataWork>> GlooContext::AllReduce(std::vector<Lea
   return std::make_unique<PipelineWork>(pipeline_->Submit(views, kind));
 }
 
-absl::Status GlooContext::CheckTransfers(const std::vector<Transfer>& transfers) const {
+absl::Status MessageContext::CheckTransfers(const std::vector<Transfer>& transfers) const {
   int last = -1;
   for (const Transfer& transfer : transfers) {
     if (transfer.peer <= last || transfer.peer >= size_ || transfer.peer == rank_) {
@@ -154,14 +153,13 @@ absl::Status GlooContext::CheckTransfers(const std::vector<Transfer>& transfers)
     }
     last = transfer.peer;
     for (const LeafView& view : transfer.views) {
-      if (absl::Status status = CheckDims(view); !status.ok()) return status;
-      if (absl::Status status = CheckCpu(view); !status.ok()) return status;
+      if (absl::Status status = CheckView(view); !status.ok()) return status;
     }
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<DataWork>> GlooContext::Exchange(std::vector<Transfer> sends,
+absl::StatusOr<std::unique_ptr<DataWork>> MessageContext::Exchange(std::vector<Transfer> sends,
                                                                 std::vector<Transfer> receives) {
   for (const std::vector<Transfer>* transfers : {&sends, &receives}) {
     if (absl::Status status = CheckTransfers(*transfers); !status.ok()) return status;
@@ -191,10 +189,10 @@ absl::StatusOr<std::unique_ptr<DataWork>> GlooContext::Exchange(std::vector<Tran
   return std::make_unique<RowsWork>(*std::move(work), std::move(received));
 }
 
-void GlooContext::Abort() {
+void MessageContext::Abort() {
   aborted_.store(true);
   if (pipeline_ != nullptr) pipeline_->Abort();
   if (exchanger_ != nullptr) exchanger_->Abort();
 }
 
-}  // namespace leafpack::gloo_internal
+}  // namespace leafpack::messages

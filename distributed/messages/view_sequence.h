@@ -1,6 +1,6 @@
 // The views of an operation as one sequence of elements, of which parts are copied out and in.
-#ifndef LEAFPACK_DISTRIBUTED_BACKENDS_GLOO_VIEW_SEQUENCE_H_
-#define LEAFPACK_DISTRIBUTED_BACKENDS_GLOO_VIEW_SEQUENCE_H_
+#ifndef LEAFPACK_DISTRIBUTED_MESSAGES_VIEW_SEQUENCE_H_
+#define LEAFPACK_DISTRIBUTED_MESSAGES_VIEW_SEQUENCE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 #include "distributed/core/backend.h"
 
-namespace leafpack::gloo_internal {
+namespace leafpack::messages {
 
 int64_t ElementCount(const LeafView& view);
 // Whether the elements lie in a row; for views that have elements.
@@ -84,6 +84,6 @@ class ViewSequence {
   std::vector<Segment> segments_;
 };
 
-}  // namespace leafpack::gloo_internal
+}  // namespace leafpack::messages
 
-#endif  // LEAFPACK_DISTRIBUTED_BACKENDS_GLOO_VIEW_SEQUENCE_H_
+#endif  // LEAFPACK_DISTRIBUTED_MESSAGES_VIEW_SEQUENCE_H_

@@ -1,41 +1,23 @@
-#include "distributed/backends/gloo/all_reduce_pipeline.h"
+#include "distributed/messages/all_reduce_pipeline.h"
 
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include <c10/core/ScalarType.h>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 
 #include "distributed/core/reduce/reduce.h"
 
-namespace leafpack::gloo_internal {
+namespace leafpack::messages {
 namespace {
-
-// How stages overlap. Measured by real-time priority on two cores, where the rest of the machine does
-// not disturb: Gloo's I/O thread spins while another thread holds a connection's lock, so what is best
-// is what keeps this thread from writing to a connection on which data arrives.
-struct Schedule {
-  int64_t stage_bytes;  // over all ranks' parts
-  // An operation of no more bytes takes its small leaves in one stage: with more ranks than cores each
-  // stage costs a round of waking them all.
-  int64_t one_stage_bytes;
-  size_t active;   // stages under way: what is received and not reduced stays below both's product
-  size_t started;  // of these, stages that are not reduced yet
-  // Receives are posted before sends: then this thread writes to the sockets, else Gloo's thread does,
-  // as soon as the receiver asks.
-  bool receive_first;
-};
-
-Schedule ScheduleFor(int ranks) {
-  constexpr int64_t kMiB = int64_t{1} << 20;
-  if (ranks <= 2) return {8 * kMiB, 8 * kMiB, 3, 2, true};
-  return {std::max(kMiB, ranks * kMiB / 4), 4 * kMiB, 2, 1, false};
-}
 
 // Scratch memory of at least one such page asks for them: copies between many small leaves and a row
 // are bound by the look-up of addresses.
@@ -43,6 +25,12 @@ constexpr int64_t kHugePage = int64_t{2} << 20;
 
 // Elements of a strided leaf that are reduced at a time.
 constexpr int64_t kRowBytes = int64_t{16} << 10;
+
+absl::Status Keep(absl::StatusOr<std::unique_ptr<Message>> message,
+                  std::vector<std::unique_ptr<Message>>& messages) {
+  if (message.ok()) messages.push_back(*std::move(message));
+  return message.status();
+}
 
 }  // namespace
 
@@ -65,9 +53,11 @@ struct AllReducePipeline::Stage {
   // where it is sent and into which its result comes. The own part, if staged, is there only once it is
   // reduced, in the place of another rank's input.
   struct Part {
-    char* data = nullptr;
+    std::vector<Run> runs;
     int64_t bytes = 0;
     bool staged = false;
+
+    char* row() const { return runs[0].data; }
   };
 
   std::shared_ptr<Operation> operation;
@@ -78,10 +68,10 @@ struct AllReducePipeline::Stage {
   std::vector<Part> parts;  // by rank
   char* inputs = nullptr;   // the own part of the other ranks, in rank order
   std::array<Scratch, 2> scratch;  // of staged parts, and of inputs
-  std::vector<Message> parts_in, parts_out, results_in, results_out;
+  std::vector<std::unique_ptr<Message>> parts_in, parts_out, results_in, results_out;
 
   void Gather(int rank, int size) {
-    char* row = parts[rank].data;
+    char* row = parts[rank].row();
     for (const Portion& portion : portions) {
       const int64_t count = portion.PartCount(rank, size);
       if (count == 0) continue;
@@ -90,7 +80,7 @@ struct AllReducePipeline::Stage {
     }
   }
   void Scatter(int rank, int size) {
-    const char* row = parts[rank].data;
+    const char* row = parts[rank].row();
     for (const Portion& portion : portions) {
       const int64_t count = portion.PartCount(rank, size);
       if (count == 0) continue;
@@ -98,35 +88,41 @@ struct AllReducePipeline::Stage {
       row += count * portion.segment->element_bytes;
     }
   }
-  // Decides where every part is. False if there is no memory.
-  bool Place(int rank, int size) {
-    parts.resize(size);
+  // Decides where every part is. `min_run_bytes`: see Schedule. False if there is no memory.
+  bool Place(int rank, int size, int64_t min_run_bytes) {
+    parts.resize(static_cast<size_t>(size));
     int64_t staged_bytes = 0;
     for (int q = 0; q < size; ++q) {
-      Part& part = parts[q];
-      int runs = 0;
+      Part& part = parts[static_cast<size_t>(q)];
+      bool strided = false;
       for (const Portion& portion : portions) {
         const int64_t count = portion.PartCount(q, size);
         if (count == 0) continue;
-        part.bytes += count * portion.segment->element_bytes;
-        part.data =
-            operation->views_->Run(*portion.segment, portion.PartBegin(q, size), count);
-        ++runs;
+        const int64_t element_bytes = portion.segment->element_bytes;
+        part.bytes += count * element_bytes;
+        operation->views_->ForEachRun(*portion.segment, portion.PartBegin(q, size), count,
+                                      [&](char* run, int64_t, int64_t n) {
+                                        strided |= run == nullptr;
+                                        part.runs.push_back({run, n * element_bytes});
+                                      });
       }
-      part.staged = part.bytes > 0 && (runs != 1 || part.data == nullptr);
+      const auto runs = static_cast<int64_t>(part.runs.size());
+      const bool too_many = runs > 1 && (min_run_bytes == 0 || part.bytes / runs < min_run_bytes);
+      part.staged = strided || too_many;
+      if (part.staged) part.runs = {{nullptr, part.bytes}};
       if (part.staged && q != rank) staged_bytes += part.bytes;
     }
-    const int64_t input_bytes = parts[rank].bytes * (size - 1);
+    Part& own = parts[static_cast<size_t>(rank)];
+    const int64_t input_bytes = own.bytes * (size - 1);
     char* next = scratch[0].Get(staged_bytes);
     inputs = scratch[1].Get(input_bytes);
     if ((next == nullptr && staged_bytes > 0) || (inputs == nullptr && input_bytes > 0)) return false;
-    for (int q = 0; q < size; ++q) {
-      Part& part = parts[q];
-      if (!part.staged || q == rank) continue;
-      part.data = next;
+    for (Part& part : parts) {
+      if (!part.staged || &part == &own) continue;
+      part.runs[0].data = next;
       next += part.bytes;
     }
-    if (parts[rank].staged) parts[rank].data = inputs;
+    if (own.staged) own.runs[0].data = inputs;
     return true;
   }
 };
@@ -167,8 +163,8 @@ bool Operation::Finish(absl::Status status) {
   return true;
 }
 
-AllReducePipeline::AllReducePipeline(GlooLink* link, int rank, int size)
-    : rank_(rank), size_(size), link_(link), thread_([this] { Run(); }) {}
+AllReducePipeline::AllReducePipeline(MessageLink* link, int rank, int size)
+    : rank_(rank), size_(size), link_(link), thread_([this] { Loop(); }) {}
 
 AllReducePipeline::~AllReducePipeline() {
   bool idle;
@@ -202,11 +198,11 @@ void AllReducePipeline::Abort() {
     absl::MutexLock lock(&mutex_);
     if (failed_.ok()) failed_ = absl::CancelledError("the data context was aborted");
   }
-  if (link_ != nullptr) link_->Abort();
+  link_->Abort();
 }
 
 void AllReducePipeline::Split(const std::shared_ptr<Operation>& operation) {
-  const Schedule schedule = ScheduleFor(size_);
+  const Schedule& schedule = link_->schedule();
   int64_t total_bytes = 0;
   for (const Segment& segment : operation->views_->segments()) {
     total_bytes += segment.numel * segment.element_bytes;
@@ -251,28 +247,29 @@ void AllReducePipeline::Finish(Operation& operation, const absl::Status& status)
 // after it has the whole part.
 absl::Status AllReducePipeline::Start(Stage& stage) {
   stage.tag = next_tag_;
-  next_tag_ = (next_tag_ + 2) % GlooLink::kTagLimit;
+  next_tag_ = (next_tag_ + 2) % MessageLink::kTagLimit;
   if (!scratch_.empty()) {
     stage.scratch = std::move(scratch_.back());
     scratch_.pop_back();
   }
-  if (!stage.Place(rank_, size_)) {
+  const Schedule& schedule = link_->schedule();
+  if (!stage.Place(rank_, size_, schedule.min_run_bytes)) {
     return absl::ResourceExhaustedError(
         absl::StrCat("no memory for a stage of ", stage.bytes, " bytes"));
   }
   const int64_t own_bytes = stage.parts[rank_].bytes;
-  const bool receive_first = ScheduleFor(size_).receive_first;
-  if (!receive_first) {
+  if (!schedule.receive_first) {
     if (absl::Status status = SendParts(stage); !status.ok()) return status;
   }
   for (int step = 1; step < size_ && own_bytes > 0; ++step) {
     const int peer = (rank_ + size_ - step) % size_;
     char* target = stage.inputs + own_bytes * (peer < rank_ ? peer : peer - 1);
+    const Run run = {target, own_bytes};
     absl::Status status =
-        link_->Receive(peer, stage.tag, target, own_bytes, &stage.parts_in.emplace_back());
+        Keep(link_->Receive(peer, stage.tag, absl::MakeConstSpan(&run, 1)), stage.parts_in);
     if (!status.ok()) return status;
   }
-  if (!receive_first) return absl::OkStatus();
+  if (!schedule.receive_first) return absl::OkStatus();
   if (absl::Status status = ReceiveResults(stage); !status.ok()) return status;
   return SendParts(stage);
 }
@@ -283,8 +280,7 @@ absl::Status AllReducePipeline::SendParts(Stage& stage) {
     const Stage::Part& part = stage.parts[peer];
     if (part.bytes == 0) continue;
     if (part.staged) stage.Gather(peer, size_);
-    absl::Status status =
-        link_->Send(peer, stage.tag, part.data, part.bytes, &stage.parts_out.emplace_back());
+    absl::Status status = Keep(link_->Send(peer, stage.tag, part.runs), stage.parts_out);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
@@ -295,8 +291,7 @@ absl::Status AllReducePipeline::ReceiveResults(Stage& stage) {
     const int peer = (rank_ + size_ - step) % size_;
     const Stage::Part& part = stage.parts[peer];
     if (part.bytes == 0) continue;
-    absl::Status status = link_->Receive(peer, stage.tag + 1, part.data, part.bytes,
-                                         &stage.results_in.emplace_back());
+    absl::Status status = Keep(link_->Receive(peer, stage.tag + 1, part.runs), stage.results_in);
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
@@ -304,43 +299,36 @@ absl::Status AllReducePipeline::ReceiveResults(Stage& stage) {
 
 absl::Status AllReducePipeline::ReduceOwnPart(Stage& stage) {
   const Stage::Part& own = stage.parts[rank_];
-  const ReduceOpKind op = stage.operation->op_;
   const ViewSequence& views = *stage.operation->views_;
   std::vector<const void*> inputs(size_);
-  // From this rank's elements at `mine` and those at `offset` in the other ranks' parts.
-  const auto reduce = [&](const char* mine, int64_t offset, at::ScalarType dtype, int64_t count) {
-    for (int r = 0; r < size_; ++r) {
-      inputs[r] = r == rank_ ? mine
-                             : stage.inputs + own.bytes * (r < rank_ ? r : r - 1) + offset;
-    }
-    return ReduceInto(op, dtype, inputs, own.data + offset, count);
-  };
   std::vector<char> row;  // of elements that do not lie in a row
-  int64_t offset = 0;
+  absl::Status status;
+  int64_t offset = 0;  // in the part
   for (const Portion& portion : stage.portions) {
     const Segment& segment = *portion.segment;
     const int64_t begin = portion.PartBegin(rank_, size_);
     const int64_t count = portion.PartCount(rank_, size_);
     if (count == 0) continue;
-    absl::Status status;
-    if (!own.staged) {
-      status = reduce(own.data, offset, segment.dtype, count);
-    } else {
-      views.ForEachRun(segment, begin, count, [&](char* run, int64_t at, int64_t n) {
-        const int64_t step = run == nullptr ? kRowBytes / segment.element_bytes : n;
-        for (int64_t i = 0; i < n && status.ok(); i += step) {
-          const int64_t m = std::min(step, n - i);
-          const int64_t first = begin + at / segment.element_bytes + i;
-          const int64_t place = offset + at + i * segment.element_bytes;
-          if (run == nullptr) {
-            row.resize(kRowBytes);
-            views.Gather(segment, first, m, row.data());
-          }
-          status = reduce(run == nullptr ? row.data() : run, place, segment.dtype, m);
-          if (status.ok()) views.Scatter(segment, first, m, own.data + place);
+    views.ForEachRun(segment, begin, count, [&](char* run, int64_t at, int64_t n) {
+      const int64_t step = run == nullptr ? kRowBytes / segment.element_bytes : n;
+      for (int64_t i = 0; i < n && status.ok(); i += step) {
+        const int64_t m = std::min(step, n - i);
+        const int64_t first = begin + at / segment.element_bytes + i;
+        const int64_t place = offset + at + i * segment.element_bytes;
+        const char* mine = run;
+        if (run == nullptr) {
+          row.resize(kRowBytes);
+          views.Gather(segment, first, m, row.data());
+          mine = row.data();
         }
-      });
-    }
+        for (int r = 0; r < size_; ++r) {
+          inputs[r] = r == rank_ ? mine : stage.inputs + own.bytes * (r < rank_ ? r : r - 1) + place;
+        }
+        char* const result = own.staged ? own.row() + place : run;
+        status = ReduceInto(stage.operation->op_, segment.dtype, inputs, result, m);
+        if (status.ok() && own.staged) views.Scatter(segment, first, m, result);
+      }
+    });
     if (!status.ok()) return status;
     offset += count * segment.element_bytes;
   }
@@ -350,15 +338,15 @@ absl::Status AllReducePipeline::ReduceOwnPart(Stage& stage) {
 absl::Status AllReducePipeline::Reduce(Stage& stage) {
   stage.reduced = true;
   const Stage::Part& own = stage.parts[rank_];
-  const bool receive_first = ScheduleFor(size_).receive_first;
+  const bool receive_first = link_->schedule().receive_first;
   if (own.bytes == 0) return receive_first ? absl::OkStatus() : ReceiveResults(stage);
-  for (Message& message : stage.parts_in) {
-    if (absl::Status status = link_->Wait(message); !status.ok()) return status;
+  for (const std::unique_ptr<Message>& message : stage.parts_in) {
+    if (absl::Status status = link_->Wait(*message); !status.ok()) return status;
   }
   if (absl::Status status = ReduceOwnPart(stage); !status.ok()) return status;
   for (int step = 1; step < size_; ++step) {
-    absl::Status status = link_->Send((rank_ + step) % size_, stage.tag + 1, own.data, own.bytes,
-                                      &stage.results_out.emplace_back());
+    absl::Status status =
+        Keep(link_->Send((rank_ + step) % size_, stage.tag + 1, own.runs), stage.results_out);
     if (!status.ok()) return status;
   }
   return receive_first ? absl::OkStatus() : ReceiveResults(stage);
@@ -369,18 +357,18 @@ absl::Status AllReducePipeline::Complete(Stage& stage) {
   for (int step = 1; step < size_; ++step) {  // as in ReceiveResults
     const int peer = (rank_ + size_ - step) % size_;
     if (stage.parts[peer].bytes == 0) continue;
-    if (absl::Status status = link_->Wait(stage.results_in[next++]); !status.ok()) return status;
+    if (absl::Status status = link_->Wait(*stage.results_in[next++]); !status.ok()) return status;
     if (stage.parts[peer].staged) stage.Scatter(peer, size_);
   }
-  for (std::vector<Message>* messages : {&stage.parts_out, &stage.results_out}) {
-    for (Message& message : *messages) {
-      if (absl::Status status = link_->Wait(message); !status.ok()) return status;
+  for (const auto* messages : {&stage.parts_out, &stage.results_out}) {
+    for (const std::unique_ptr<Message>& message : *messages) {
+      if (absl::Status status = link_->Wait(*message); !status.ok()) return status;
     }
   }
   return absl::OkStatus();
 }
 
-void AllReducePipeline::Run() {
+void AllReducePipeline::Loop() {
   absl::Status status;
   while (true) {
     std::deque<std::shared_ptr<Operation>> submitted;
@@ -399,7 +387,7 @@ void AllReducePipeline::Run() {
     for (const std::shared_ptr<Operation>& operation : submitted) Split(operation);
 
     // Start stages while there is room, reduce the oldest that is not, complete the oldest.
-    const Schedule schedule = ScheduleFor(size_);
+    const Schedule& schedule = link_->schedule();
     size_t unreduced = 0;
     for (const auto& stage : active_) unreduced += stage->reduced ? 0 : 1;
     if (status.ok() && !waiting_.empty() && active_.size() < schedule.active &&
@@ -431,7 +419,7 @@ void AllReducePipeline::DropAll(const absl::Status& status) {
     absl::MutexLock lock(&mutex_);
     if (failed_.ok()) failed_ = status;
   }
-  if (link_ != nullptr) link_->Abort();
+  link_->Abort();
   // Messages go before the memory that they point to, which an operation lets go of when it is done.
   std::vector<std::shared_ptr<Operation>> operations;
   for (std::deque<std::unique_ptr<Stage>>* stages : {&active_, &waiting_}) {
@@ -441,4 +429,4 @@ void AllReducePipeline::DropAll(const absl::Status& status) {
   for (const std::shared_ptr<Operation>& operation : operations) Finish(*operation, status);
 }
 
-}  // namespace leafpack::gloo_internal
+}  // namespace leafpack::messages
