@@ -4,11 +4,12 @@
 // q of its data to rank q, reduces its own part in rank order (distributed/core/reduce), and sends the
 // result to the others. A part that lies in a row is sent from where it is and received into it, and so is
 // one of many leaves where the link takes that (Schedule::min_run_bytes); else it is gathered right before
-// it is sent, and what came scattered as soon as it is there, while it is in the processor's cache. The own part is reduced straight from the leaves. That moves as many bytes as Gloo's own ring does, in two steps in place of 2 (P - 1), and it
-// is the faster of the two on one host (docs/performance.md). Since each element is reduced by one
-// rank, in rank order, with the kernels that every leafpack engine uses, every dtype and op is exact,
-// all ranks get equal bits, and the bits do not depend on how leaves are bucketed. Some stages are
-// under way at once, so that messages of one overlap with the reduction of another.
+// it is sent, and what came scattered as soon as it is there, while it is in the processor's cache. The own
+// part is reduced straight from the leaves. That moves as many bytes as Gloo's own ring does, in two steps
+// in place of 2 (P - 1), and it is the faster of the two on one host (docs/performance.md). Since each
+// element is reduced by one rank, in rank order, with the kernels that every leafpack engine uses, every
+// dtype and op is exact, all ranks get equal bits, and the bits do not depend on how leaves are bucketed.
+// Some stages are under way at once, so that messages of one overlap with the reduction of another.
 #ifndef LEAFPACK_DISTRIBUTED_MESSAGES_ALL_REDUCE_PIPELINE_H_
 #define LEAFPACK_DISTRIBUTED_MESSAGES_ALL_REDUCE_PIPELINE_H_
 

@@ -17,7 +17,11 @@ import time
 from leafpack._version import __version__
 
 _BYTES = (4, 4096, 65536, 1 << 20, 1 << 24)
-_BACKENDS = ("shm", "gloo")
+# How the ranks of this host reach each other over each backend.
+_HOW = {"shm": "the ranks share memory", "socket": "over Unix sockets", "gloo": "over TCP"}
+_BACKENDS = tuple(_HOW)
+# Those that torch.distributed runs on; a group of leafpack's own runs on the others.
+_OF_TORCH = ("shm", "gloo")
 
 
 def add_parser(commands) -> None:
@@ -106,20 +110,26 @@ def rank_main(backend: str, rank: str, size: str, meeting: str, timeout: str) ->
     import torch
     import torch.distributed as dist
 
-    import leafpack  # noqa: F401  registers shm
+    import leafpack
 
     told: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: told.append(record.getMessage())
     logging.getLogger("leafpack").addHandler(handler)
     torch.set_num_threads(1)
+    of_torch = backend in _OF_TORCH
     dist.init_process_group(
-        backend,
+        backend if of_torch else "gloo",
         init_method="file://" + meeting,
         rank=int(rank),
         world_size=int(size),
         timeout=datetime.timedelta(seconds=float(timeout)),
     )
+    group = None
+    if not of_torch:
+        group = leafpack.Group.from_file(
+            meeting + ".group", int(rank), int(size), backend=backend, timeout=float(timeout)
+        )
     micros = {}
     for count in _BYTES:
         tensor = torch.zeros(count // 4)
@@ -129,7 +139,10 @@ def rank_main(backend: str, rank: str, size: str, meeting: str, timeout: str) ->
             dist.barrier()
             start = time.perf_counter()
             for _ in range(repeats):
-                dist.all_reduce(tensor)
+                if group is None:
+                    dist.all_reduce(tensor)
+                else:
+                    leafpack.all_reduce([tensor], group=group)
             rounds.append((time.perf_counter() - start) / repeats * 1e6)
         micros[count] = round(sorted(rounds)[2], 1)
     found: dict = {"us": micros}
@@ -149,7 +162,7 @@ def _text(report: dict) -> str:
         if "error" in found:
             lines.append(f"{backend}: does not work: {found['error']}")
             continue
-        how = found.get("fell_back", "the ranks share memory" if backend == "shm" else "over TCP")
+        how = found.get("fell_back", _HOW.get(backend, ""))
         lines.append(f"{backend}: {how}; all_reduce, median:")
         for count, micros in found["us"].items():
             rate = int(count) / micros / 1e3 if micros else 0.0

@@ -13,12 +13,13 @@ def test_it_measures_and_tells_versions(capsys):
     report = json.loads(capsys.readouterr().out)
     assert code == 0, report
     assert report["versions"]["torch"] == torch.__version__
-    for backend in ("shm", "gloo"):
+    for backend in ("shm", "socket", "gloo"):
         times = report["backends"][backend]["us"]
         assert sorted(map(int, times)) == list(_doctor._BYTES)
         assert all(micros > 0 for micros in times.values())
     text = _doctor._text(report)
-    assert "shm: the ranks share memory" in text and "gloo: over TCP" in text
+    for line in ("shm: the ranks share memory", "socket: over Unix sockets", "gloo: over TCP"):
+        assert line in text
 
 
 def test_a_backend_that_does_not_work_is_told(monkeypatch, capsys):

@@ -39,17 +39,17 @@ BackendCost SocketBackend::Cost(int ranks) const {
 }
 
 absl::StatusOr<std::shared_ptr<DataContext>> SocketBackend::Open(const DataContextOptions& options,
-                                                                 absl::Time /*deadline*/) {
+                                                                 absl::Time deadline) {
   if (options.size < 1 || options.rank < 0 || options.rank >= options.size) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", options.rank, " is not in a group of ", options.size));
   }
   std::unique_ptr<socket_internal::SocketLink> link;
   if (options.size > 1) {
-    absl::StatusOr<std::unique_ptr<socket_internal::SocketLink>> opened =
-        socket_internal::SocketLink::Open(options);
-    if (!opened.ok()) return opened.status();
-    link = *std::move(opened);
+    absl::StatusOr<std::unique_ptr<socket_internal::SocketLink>> connected =
+        socket_internal::SocketLink::Connect(options, deadline);
+    if (!connected.ok()) return connected.status();
+    link = *std::move(connected);
   }
   return std::make_shared<messages::MessageContext>(name(), std::move(link), options.rank,
                                                     options.size);

@@ -21,9 +21,10 @@ namespace leafpack::socket_internal {
 // A mailbox whose transfers are messages. Whoever waits for a message moves the bytes of all.
 class SocketLink : public messages::MessageLink {
  public:
-  // Listens, and publishes where; ranks connect at their first message. InvalidArgument for an interface
-  // that does not exist, Unavailable when the system refuses sockets.
-  static absl::StatusOr<std::unique_ptr<SocketLink>> Open(const DataContextOptions& options);
+  // Connects all ranks of `options`; collective. DeadlineExceeded when not all are there by `deadline`,
+  // InvalidArgument for an interface that does not exist, Unavailable when the system refuses sockets.
+  static absl::StatusOr<std::unique_ptr<SocketLink>> Connect(const DataContextOptions& options,
+                                                             absl::Time deadline);
   ~SocketLink() override = default;
 
   const messages::Schedule& schedule() const override { return schedule_; }
@@ -36,8 +37,11 @@ class SocketLink : public messages::MessageLink {
 
  private:
   SocketLink(std::shared_ptr<mailbox::Mailbox> mailbox, const DataContextOptions& options);
+  // A byte to and from every rank, so that the death of one shows from now on.
+  absl::Status Greet(int rank, int size, absl::Time deadline);
   absl::StatusOr<std::unique_ptr<messages::Message>> Post(bool is_send, int peer, uint32_t tag,
-                                                          absl::Span<const messages::Run> runs);
+                                                          absl::Span<const messages::Run> runs,
+                                                          absl::Duration timeout);
   // What a message ended with: group ranks stand for ranks in its details, so they go.
   absl::Status Told(const absl::Status& status) const;
 

@@ -15,7 +15,7 @@ use crate::store::Store;
 /// How to make a group; `Default` has them all.
 #[derive(Clone, Copy, Default)]
 pub struct GroupOptions<'o> {
-    /// "gloo" or "shm". If None: gloo, or the parent's.
+    /// "gloo", "socket" or "shm". If None: gloo, or the parent's.
     pub backend: Option<&'o str>,
     /// Of calls that give none. If None: five minutes, or the parent's.
     pub timeout: Option<Duration>,
