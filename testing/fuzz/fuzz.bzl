@@ -7,7 +7,7 @@ _ONLY_FUZZ = select({
     "//conditions:default": ["@platforms//:incompatible"],
 })
 
-def leafpack_fuzz_test(name, srcs, deps, seeds = [], runs = 400000):
+def leafpack_fuzz_test(name, srcs, deps, seeds = [], runs = 200000):
     """Makes NAME, a test of `runs` inputs, and NAME_program, for as many as one likes.
 
     Both are for --config=fuzz alone. A run begins with the files `seeds`; with the same seeds it is the same run.
