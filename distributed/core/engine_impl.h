@@ -214,8 +214,8 @@ class EngineImpl final : public Engine,
   // Waits until `done` (called with the mutex held), leading if nobody does.
   WaitEnd Wait(absl::FunctionRef<bool()> done, protocol::SteadyNanos until,
                const InterruptCheck& interrupt) ABSL_LOCKS_EXCLUDED(mu_);
-  WaitEnd Lead(absl::FunctionRef<bool()> done, protocol::SteadyNanos until,
-               const InterruptCheck& interrupt) ABSL_LOCKS_EXCLUDED(mu_);
+  WaitEnd Lead(absl::FunctionRef<bool()> done, protocol::SteadyNanos until, bool may_be_interrupted)
+      ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<bool> AwaitDecision(CallState& call, protocol::SteadyNanos until,
                                      const InterruptCheck& interrupt);
   // Waits until the call ended; an interrupt gives it up, which ends it soon.

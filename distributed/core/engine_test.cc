@@ -353,6 +353,42 @@ TEST(EngineTest, InterruptGivesTheCallUpEverywhere) {
   later.join();
 }
 
+// What is asked whether to interrupt a wait may wait in the same group: nobody leads meanwhile.
+TEST(EngineTest, AnInterruptCheckMayCallTheSameGroup) {
+  std::vector<Group> groups = MakeGroups(2);
+  OnRanks(groups, [&](int rank, Group& group) {
+    std::vector<float> mine = {1};
+    ASSERT_TRUE(SumFrame(group, mine).ok());
+    for (const bool comes : {true, false}) {
+      absl::Status inner, outer;
+      const absl::Time start = absl::Now();
+      if (rank == 0) {
+        bool asked = false;
+        std::vector<float> other = {1};
+        const absl::Duration timeout = comes ? absl::Minutes(2) : absl::Milliseconds(400);
+        outer = SumFrame(group, mine, {.digest = 1, .timeout = timeout, .interrupt = [&] {
+                           if (!std::exchange(asked, true)) {
+                             inner = SumFrame(group, other, {.digest = 2, .timeout = timeout});
+                           }
+                           return false;
+                         }});
+        EXPECT_TRUE(asked);
+      } else {
+        absl::SleepFor(absl::Milliseconds(comes ? 200 : 1500));
+        outer = SumFrame(group, mine, {.digest = 1});
+        inner = SumFrame(group, mine, {.digest = 2});
+      }
+      const absl::StatusCode want = comes       ? absl::StatusCode::kOk
+                                    : rank == 0 ? absl::StatusCode::kDeadlineExceeded
+                                                : absl::StatusCode::kCancelled;
+      EXPECT_EQ(outer.code(), want) << outer;
+      EXPECT_EQ(inner.code(), want) << inner;
+      EXPECT_LT(absl::Now() - start, absl::Minutes(1));
+    }
+    EXPECT_TRUE(SumFrame(group, mine).ok());
+  });
+}
+
 TEST(EngineTest, DroppedHandlesAreWithdrawn) {
   std::vector<Group> groups = MakeGroups(2);
   OnRanks(groups, [&](int rank, Group& group) {

@@ -22,17 +22,20 @@ constexpr SteadyNanos kSliceNanos = 50 * protocol::kMillisecond;
 static_assert(absl::Nanoseconds(kSliceNanos) == kWaitSlice);
 }  // namespace
 
+// Nobody leads while `interrupt` is asked: what it runs may wait in this group too.
 EngineImpl::WaitEnd EngineImpl::Wait(absl::FunctionRef<bool()> done, SteadyNanos until,
                                      const InterruptCheck& interrupt) {
   SteadyNanos asked_at = SteadyNow();
   mu_.Lock();
-  while (true) {
-    if (done()) break;
+  while (!done()) {
+    bool ask = false;
     if (!leading_) {
       leading_ = true;
       if (registration_ != nullptr) registration_->NoteUse();
       mu_.Unlock();
-      const WaitEnd end = Lead(done, until, interrupt);
+      const SteadyNanos slice =
+          interrupt == nullptr ? until : std::min(until, asked_at + kSliceNanos);
+      const WaitEnd end = Lead(done, slice, /*may_be_interrupted=*/interrupt != nullptr);
       mu_.Lock();
       leading_ = false;
       leader_sleeps_ = false;
@@ -41,31 +44,35 @@ EngineImpl::WaitEnd EngineImpl::Wait(absl::FunctionRef<bool()> done, SteadyNanos
       } else {
         NoteChange();
       }
-      mu_.Unlock();
-      return end;
+      if (end == WaitEnd::kDone) break;
+      ask = end == WaitEnd::kInterrupted;
+    } else {
+      const SteadyNanos now = SteadyNow();
+      if (now < until) {
+        ++waiters_;
+        changed_.WaitWithTimeout(&mu_, absl::Nanoseconds(std::min(kSliceNanos, until - now)));
+        --waiters_;
+      }
     }
     const SteadyNanos now = SteadyNow();
-    if (now >= until) {
+    if (now >= until && !ask) {
+      const bool is_done = done();
       mu_.Unlock();
-      return WaitEnd::kTimeout;
+      return is_done ? WaitEnd::kDone : WaitEnd::kTimeout;
     }
-    ++waiters_;
-    changed_.WaitWithTimeout(&mu_, absl::Nanoseconds(std::min(kSliceNanos, until - now)));
-    --waiters_;
-    if (interrupt != nullptr && SteadyNow() - asked_at >= kSliceNanos) {
-      mu_.Unlock();
-      if (interrupt()) return WaitEnd::kInterrupted;
-      asked_at = SteadyNow();
-      mu_.Lock();
-    }
+    if (interrupt == nullptr || (!ask && now - asked_at < kSliceNanos)) continue;
+    mu_.Unlock();
+    if (interrupt()) return WaitEnd::kInterrupted;
+    asked_at = SteadyNow();
+    mu_.Lock();
   }
   mu_.Unlock();
   return WaitEnd::kDone;
 }
 
+// Does the I/O until `done`, until `until`, or, where it may be, until a signal arrived.
 EngineImpl::WaitEnd EngineImpl::Lead(absl::FunctionRef<bool()> done, SteadyNanos until,
-                                     const InterruptCheck& interrupt) {
-  SteadyNanos asked_at = SteadyNow();
+                                     bool may_be_interrupted) {
   SteadyNanos timer = 0;
   {
     absl::MutexLock lock(&mu_);
@@ -102,12 +109,7 @@ EngineImpl::WaitEnd EngineImpl::Lead(absl::FunctionRef<bool()> done, SteadyNanos
       leader_sleeps_ = false;
       if (!poll_fds_.empty() && poll_fds_[0].revents != 0) wake_.Drain();
     }
-    const SteadyNanos now = SteadyNow();
-    if (interrupt != nullptr &&
-        (result == Waiter::Result::kInterrupted || now - asked_at >= kSliceNanos)) {
-      asked_at = now;
-      if (interrupt()) return WaitEnd::kInterrupted;
-    }
+    if (may_be_interrupted && result == Waiter::Result::kInterrupted) return WaitEnd::kInterrupted;
   }
 }
 
