@@ -38,7 +38,9 @@ use Waiting::{Here, Later};
 /// ```
 pub fn all_reduce(tree: &mut TensorDict<'_>, group: &Group, options: &AllReduceOptions<'_>) -> Result<()> {
     tree.settle(true)?;
-    options.with_raw(Here, |options| unsafe { sys::leafpack_all_reduce(tree.as_raw(), group.as_raw(), options) })
+    options.with_raw(Here, [&*tree], |options| unsafe {
+        sys::leafpack_all_reduce(tree.as_raw(), group.as_raw(), options)
+    })
 }
 
 /// Starts the same and returns at once.
@@ -61,7 +63,7 @@ pub fn all_reduce_async<'t>(
 ) -> Result<TreeWork<'t>> {
     tree.settle(true)?;
     let mut work = ptr::null_mut();
-    options.with_raw(Later, |options| unsafe {
+    options.with_raw(Later, [&*tree], |options| unsafe {
         sys::leafpack_all_reduce_async(tree.as_raw(), group.as_raw(), options, &mut work)
     })?;
     Ok(fly(work, [(&*tree, true)]))
@@ -70,7 +72,9 @@ pub fn all_reduce_async<'t>(
 /// As [`all_reduce`] on the rank `root` of the job; leaves of the others do not change.
 pub fn reduce(tree: &mut TensorDict<'_>, root: i32, group: &Group, options: &AllReduceOptions<'_>) -> Result<()> {
     tree.settle(true)?;
-    options.with_raw(Here, |options| unsafe { sys::leafpack_reduce(tree.as_raw(), root, group.as_raw(), options) })
+    options.with_raw(Here, [&*tree], |options| unsafe {
+        sys::leafpack_reduce(tree.as_raw(), root, group.as_raw(), options)
+    })
 }
 
 /// Starts the same and returns at once.
@@ -82,7 +86,7 @@ pub fn reduce_async<'t>(
 ) -> Result<TreeWork<'t>> {
     tree.settle(true)?;
     let mut work = ptr::null_mut();
-    options.with_raw(Later, |options| unsafe {
+    options.with_raw(Later, [&*tree], |options| unsafe {
         sys::leafpack_reduce_async(tree.as_raw(), root, group.as_raw(), options, &mut work)
     })?;
     Ok(fly(work, [(&*tree, true)]))
@@ -94,9 +98,9 @@ pub fn reduce_scatter(trees: &mut [TensorDict<'_>], group: &Group, options: &All
     for tree in trees.iter() {
         tree.settle(true)?;
     }
-    let trees = handles(trees.iter())?;
-    options.with_raw(Here, |options| unsafe {
-        sys::leafpack_reduce_scatter(array(&trees), trees.len(), group.as_raw(), options)
+    let raw = handles(trees.iter())?;
+    options.with_raw(Here, trees.iter(), |options| unsafe {
+        sys::leafpack_reduce_scatter(array(&raw), raw.len(), group.as_raw(), options)
     })
 }
 
@@ -111,7 +115,7 @@ pub fn reduce_scatter_async<'t>(
     }
     let raw = handles(trees.iter())?;
     let mut work = ptr::null_mut();
-    options.with_raw(Later, |options| unsafe {
+    options.with_raw(Later, trees.iter(), |options| unsafe {
         sys::leafpack_reduce_scatter_async(array(&raw), raw.len(), group.as_raw(), options, &mut work)
     })?;
     Ok(fly(work, trees.iter().map(|tree| (tree, true))))

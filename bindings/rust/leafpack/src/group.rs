@@ -52,9 +52,9 @@ impl GroupOptions<'_> {
         &self,
         make: impl FnOnce(*const sys::leafpack_group_options, *mut *mut sys::leafpack_group) -> *mut sys::leafpack_error,
     ) -> Result<Option<Group>> {
-        let mut raw = ptr::null_mut();
-        self.with_raw(|options| make(options, &mut raw))?;
-        Ok(NonNull::new(raw).map(Group::from_raw))
+        let mut made = Made(ptr::null_mut());
+        self.with_raw(|options| make(options, &mut made.0))?;
+        Ok(made.take())
     }
 
     fn made_one(
@@ -62,6 +62,22 @@ impl GroupOptions<'_> {
         make: impl FnOnce(*const sys::leafpack_group_options, *mut *mut sys::leafpack_group) -> *mut sys::leafpack_error,
     ) -> Result<Group> {
         Ok(self.made(make)?.expect("the library gave no group"))
+    }
+}
+
+/// A place for the library to put a group in, which has an owner even when a closure's panic goes on.
+#[repr(transparent)]
+struct Made(*mut sys::leafpack_group);
+
+impl Made {
+    fn take(&mut self) -> Option<Group> {
+        NonNull::new(std::mem::replace(&mut self.0, ptr::null_mut())).map(Group::from_raw)
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        drop(self.take());
     }
 }
 
@@ -161,9 +177,10 @@ impl Group {
     /// ```
     pub fn local(size: i32, options: &GroupOptions<'_>) -> Result<Vec<Group>> {
         // Room for each, even where the size is refused.
-        let mut raw = vec![ptr::null_mut(); size.try_into().unwrap_or(0)];
-        options.with_raw(|options| unsafe { sys::leafpack_groups_in_process(size, options, raw.as_mut_ptr()) })?;
-        Ok(raw.into_iter().filter_map(NonNull::new).map(Group::from_raw).collect())
+        let mut made: Vec<Made> = (0..size).map(|_| Made(ptr::null_mut())).collect();
+        options
+            .with_raw(|options| unsafe { sys::leafpack_groups_in_process(size, options, made.as_mut_ptr().cast()) })?;
+        Ok(made.iter_mut().filter_map(Made::take).collect())
     }
 
     /// The group of some ranks (of the job) of this one, in rising order; talks to nobody. `name` keeps apart

@@ -2,7 +2,8 @@
 
 use std::any::Any;
 use std::cell::Cell;
-use std::ffi::{CStr, CString};
+use std::collections::HashMap;
+use std::ffi::CString;
 use std::os::raw::{c_char, c_void};
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
 use std::ptr;
@@ -12,6 +13,7 @@ use leafpack_sys as sys;
 
 use crate::error::{check, Error, Result};
 use crate::key::NestedKey;
+use crate::tensor_dict::TensorDict;
 use crate::work::CollectiveStats;
 
 /// How values of all ranks become one.
@@ -51,6 +53,9 @@ pub enum OnFailure {
 }
 
 /// Which tensors take part in a reduction.
+///
+/// Closures are asked before the call begins, once about each path. A panic of one refuses the call on all ranks, as an
+/// argument that is wrong does: no leaf has changed and nothing is in flight when it goes on.
 #[derive(Clone, Copy, Default)]
 pub enum LeafFilter<'o> {
     #[default]
@@ -136,74 +141,75 @@ pub(crate) fn milliseconds(time: Option<Duration>) -> Result<i64> {
     }
 }
 
-#[derive(Clone, Copy)]
-enum TakesLeaf<'o> {
-    Path(&'o dyn Fn(&str) -> bool),
-    Key(&'o dyn Fn(&NestedKey) -> bool),
-}
+/// The answers of a filter's closure. It is asked here and not by the library, into which a panic must not go: the
+/// library would go on with the leaves that it has.
+type Chosen = HashMap<NestedKey, bool>;
 
-/// Closures that the library calls. A panic must not cross it: the call is given up, then the panic
-/// goes on.
-#[derive(Default)]
-struct Callbacks<'o> {
-    interrupt: Option<&'o dyn Fn() -> bool>,
-    takes_leaf: Option<TakesLeaf<'o>>,
-    panic: Option<Box<dyn Any + Send>>,
-}
-
-impl Callbacks<'_> {
-    fn guarded(&mut self, otherwise: bool, call: impl FnOnce() -> bool) -> i32 {
-        if self.panic.is_some() {
-            return otherwise.into();
-        }
-        match catch_unwind(AssertUnwindSafe(call)) {
-            Ok(answer) => answer.into(),
-            Err(panic) => {
-                self.panic = Some(panic);
-                otherwise.into()
+fn chosen<'t, 'a: 't>(
+    leaves: LeafFilter<'_>,
+    trees: impl IntoIterator<Item = &'t TensorDict<'a>>,
+) -> Result<Option<Chosen>> {
+    if matches!(leaves, LeafFilter::All | LeafFilter::Floating) {
+        return Ok(None);
+    }
+    let mut chosen = Chosen::new();
+    for tree in trees {
+        for leaf in tree.leaves()?.filter(|leaf| leaf.is_tensor()) {
+            let key = leaf.key()?;
+            if !chosen.contains_key(&key) {
+                let answer = match leaves {
+                    LeafFilter::Chosen(takes) => takes(leaf.path()),
+                    LeafFilter::ChosenByKey(takes) => takes(&key),
+                    LeafFilter::All | LeafFilter::Floating => true,
+                };
+                chosen.insert(key, answer);
             }
         }
     }
+    Ok(Some(chosen))
 }
 
-unsafe extern "C" fn ask_interrupt(context: *mut c_void) -> i32 {
-    let callbacks = &mut *(context as *mut Callbacks);
-    match callbacks.interrupt {
-        Some(interrupt) => callbacks.guarded(true, interrupt),
-        None => callbacks.panic.is_some().into(),
-    }
-}
-
-unsafe extern "C" fn ask_takes_leaf(
+unsafe extern "C" fn look_up_leaf(
     context: *mut c_void,
-    path_text: *const c_char,
+    _path_text: *const c_char,
     path: *const sys::leafpack_component,
     depth: usize,
 ) -> i32 {
-    let callbacks = &mut *(context as *mut Callbacks);
-    match callbacks.takes_leaf {
-        Some(TakesLeaf::Path(takes)) => {
-            callbacks.guarded(true, || takes(&CStr::from_ptr(path_text).to_string_lossy()))
-        }
-        Some(TakesLeaf::Key(takes)) => callbacks.guarded(true, || takes(&NestedKey::from_raw(path, depth))),
-        None => 1,
+    // The library goes through the leaves that TensorDict::leaves gave.
+    (*(context as *const Chosen)).get(&NestedKey::from_raw(path, depth)).map_or(0, |answer| (*answer).into())
+}
+
+/// A closure that the library calls. A panic must not cross it: the call is given up, then the panic
+/// goes on.
+struct Interrupt<'o> {
+    asked: Option<&'o dyn Fn() -> bool>,
+    panic: Option<Box<dyn Any + Send>>,
+}
+
+unsafe extern "C" fn ask_interrupt(context: *mut c_void) -> i32 {
+    let interrupt = &mut *(context as *mut Interrupt);
+    match interrupt.asked {
+        Some(asked) if interrupt.panic.is_none() => match catch_unwind(AssertUnwindSafe(asked)) {
+            Ok(answer) => answer.into(),
+            Err(panic) => {
+                interrupt.panic = Some(panic);
+                1
+            }
+        },
+        _ => interrupt.panic.is_some().into(),
     }
 }
 
-/// The closure of a call that the caller waits in, as the library takes it, for the time of `call`.
+/// The closure of a call that the caller waits in, as the library takes it, for the time of `call`. Its panic goes on from
+/// here, so what `call` makes must be owned by then.
 pub(crate) fn with_interrupt(
     interrupt: Option<&dyn Fn() -> bool>,
     call: impl FnOnce(Option<unsafe extern "C" fn(*mut c_void) -> i32>, *mut c_void) -> *mut sys::leafpack_error,
 ) -> Result<()> {
-    let mut callbacks = Callbacks { interrupt, ..Default::default() };
-    let context: *mut Callbacks = &mut callbacks;
-    let error = call(interrupt.map(|_| ask_interrupt as _), context.cast());
-    finish(callbacks, error)
-}
-
-fn finish(callbacks: Callbacks, error: *mut sys::leafpack_error) -> Result<()> {
-    let result = check(error);
-    if let Some(panic) = callbacks.panic {
+    let mut asked = Interrupt { asked: interrupt, panic: None };
+    let context: *mut Interrupt = &mut asked;
+    let result = check(call(interrupt.map(|_| ask_interrupt as _), context.cast()));
+    if let Some(panic) = asked.panic {
         resume_unwind(panic);
     }
     result
@@ -228,7 +234,7 @@ impl CallOptions<'_> {
     ) -> Result<()> {
         let reducing = AllReduceOptions { call: *self, ..Default::default() };
         // The first members of both structs are the same.
-        reducing.with_raw(waiting, |raw| {
+        reducing.with_raw(waiting, [], |raw| {
             let raw = unsafe { &*raw };
             call(&sys::leafpack_call_options {
                 struct_size: std::mem::size_of::<sys::leafpack_call_options>(),
@@ -246,27 +252,18 @@ impl CallOptions<'_> {
 }
 
 impl AllReduceOptions<'_> {
-    pub(crate) fn with_raw(
+    /// `trees` are those whose leaves the filter is asked about.
+    pub(crate) fn with_raw<'t, 'a: 't>(
         &self,
         waiting: Waiting,
+        trees: impl IntoIterator<Item = &'t TensorDict<'a>>,
         call: impl FnOnce(*const sys::leafpack_reduce_options) -> *mut sys::leafpack_error,
     ) -> Result<()> {
         let name = self.call.name.map(c_string).transpose()?;
-        let mut callbacks = Callbacks {
-            interrupt: if waiting == Waiting::Here { self.call.interrupt } else { None },
-            ..Default::default()
-        };
         let leaves = match self.leaves {
             LeafFilter::All => sys::LEAFPACK_ALL_LEAVES,
             LeafFilter::Floating => sys::LEAFPACK_FLOATING_LEAVES,
-            LeafFilter::Chosen(takes) => {
-                callbacks.takes_leaf = Some(TakesLeaf::Path(takes));
-                sys::LEAFPACK_CHOSEN_LEAVES
-            }
-            LeafFilter::ChosenByKey(takes) => {
-                callbacks.takes_leaf = Some(TakesLeaf::Key(takes));
-                sys::LEAFPACK_CHOSEN_LEAVES
-            }
+            LeafFilter::Chosen(_) | LeafFilter::ChosenByKey(_) => sys::LEAFPACK_CHOSEN_LEAVES,
         };
         let (op, factor) = match self.op {
             ReduceOp::Sum => (sys::LEAFPACK_SUM, 0.0),
@@ -285,12 +282,10 @@ impl AllReduceOptions<'_> {
             Bucketing::MaxBytes(bytes) => (sys::LEAFPACK_MAX_BYTES, bytes),
         };
         let timeout_ms = milliseconds(self.call.timeout)?;
-        let asks = callbacks.interrupt.is_some() || (waiting == Waiting::Here && callbacks.takes_leaf.is_some());
-        let takes_leaf = callbacks.takes_leaf.is_some();
-        let filled = if waiting == Waiting::Here { self.call.stats } else { None };
+        let (asked, filled) =
+            if waiting == Waiting::Here { (self.call.interrupt, self.call.stats) } else { (None, None) };
         let mut stats = CollectiveStats::raw();
-        let context: *mut Callbacks = &mut callbacks;
-        let error = call(&sys::leafpack_reduce_options {
+        let make = |chosen: Option<&Chosen>, interrupt, interrupt_context| call(&sys::leafpack_reduce_options {
             struct_size: std::mem::size_of::<sys::leafpack_reduce_options>(),
             timeout_ms,
             name: text_or_null(&name),
@@ -304,8 +299,8 @@ impl AllReduceOptions<'_> {
                 CheckMode::Off => sys::LEAFPACK_OFF,
             },
             max_in_flight_bytes: self.call.max_in_flight_bytes.unwrap_or(0),
-            interrupt: if asks { Some(ask_interrupt) } else { None },
-            interrupt_context: context.cast(),
+            interrupt,
+            interrupt_context,
             stats: if filled.is_some() { &mut stats } else { ptr::null_mut() },
             op,
             bucketing,
@@ -313,10 +308,21 @@ impl AllReduceOptions<'_> {
             bucket_bytes,
             leaves,
             reserved: 0,
-            takes_leaf: if takes_leaf { Some(ask_takes_leaf) } else { None },
-            takes_leaf_context: context.cast(),
+            takes_leaf: chosen.map(|_| look_up_leaf as _),
+            takes_leaf_context: chosen.map_or(ptr::null_mut(), |chosen| chosen as *const Chosen as *mut c_void),
         });
-        finish(callbacks, error)?;
+        match catch_unwind(AssertUnwindSafe(|| chosen(self.leaves, trees))) {
+            Ok(Ok(chosen)) => with_interrupt(asked, |interrupt, context| make(chosen.as_ref(), interrupt, context))?,
+            failed => {
+                // Leaves to be chosen by nobody are refused, in the call's place in the order of the group: the other
+                // ranks hear of it.
+                let _refused = check(make(None, None, ptr::null_mut()));
+                match failed {
+                    Ok(error) => return error.map(|_| ()),
+                    Err(panic) => resume_unwind(panic),
+                }
+            }
+        }
         if let Some(filled) = filled {
             filled.set(CollectiveStats::from_raw(&stats));
         }

@@ -24,12 +24,12 @@ pub(crate) fn result(
     options: &CallOptions<'_>,
     call: impl FnOnce(*const sys::leafpack_call_options, *mut *mut sys::leafpack_result) -> RawError,
 ) -> Result<RawResult> {
-    let mut result = ptr::null_mut();
-    options.with_raw(Waiting::Here, |options| call(options, &mut result))?;
-    Ok(RawResult::from_raw(result))
+    let mut result = RawResult::none();
+    options.with_raw(Waiting::Here, |options| call(options, result.as_mut()))?;
+    Ok(result)
 }
 
-/// The work of a call that is waited for later.
+/// The work of a call that is waited for later. No closure is asked meanwhile, so that no panic can lose it.
 pub(crate) fn started(
     options: &CallOptions<'_>,
     call: impl FnOnce(*const sys::leafpack_call_options, *mut *mut sys::leafpack_work) -> RawError,
@@ -44,9 +44,9 @@ pub(crate) fn transfer_result(
     options: &TransferOptions<'_>,
     call: impl FnOnce(*const sys::leafpack_transfer_options, *mut *mut sys::leafpack_result) -> RawError,
 ) -> Result<RawResult> {
-    let mut result = ptr::null_mut();
-    options.with_raw(Waiting::Here, |options| call(options, &mut result))?;
-    Ok(RawResult::from_raw(result))
+    let mut result = RawResult::none();
+    options.with_raw(Waiting::Here, |options| call(options, result.as_mut()))?;
+    Ok(result)
 }
 
 /// As `started`, of a transfer.

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use leafpack_sys as sys;
@@ -13,31 +13,47 @@ use crate::tensor_dict::{made, TensorDict};
 
 /// The library's handle of a call in flight.
 #[derive(Debug)]
-pub struct RawWork {
-    raw: NonNull<sys::leafpack_work>,
-    waited_for: AtomicBool,
-}
+struct Handle(NonNull<sys::leafpack_work>);
 
 // SAFETY: many threads may use a work at once.
-unsafe impl Send for RawWork {}
-unsafe impl Sync for RawWork {}
+unsafe impl Send for Handle {}
+unsafe impl Sync for Handle {}
 
-impl Drop for RawWork {
+impl Drop for Handle {
     fn drop(&mut self) {
         // SAFETY: our own handle, freed once.
-        unsafe { sys::leafpack_work_free(self.raw.as_ptr()) }
+        unsafe { sys::leafpack_work_free(self.0.as_ptr()) }
     }
+}
+
+/// A call in flight, which its TreeWork and its trees share.
+#[derive(Debug)]
+pub struct RawWork {
+    /// None once the TreeWork has the result: trees remember the call until their next use, and must not keep
+    /// its memory so long.
+    handle: RwLock<Option<Handle>>,
+    waited_for: AtomicBool,
 }
 
 // SAFETY, of all below: the handle lives.
 impl RawWork {
     pub(crate) fn from_raw(raw: *mut sys::leafpack_work) -> Arc<RawWork> {
         let raw = NonNull::new(raw).expect("the library gave no work");
-        Arc::new(RawWork { raw, waited_for: AtomicBool::new(false) })
+        Arc::new(RawWork { handle: RwLock::new(Some(Handle(raw))), waited_for: AtomicBool::new(false) })
+    }
+
+    /// Calls a function with the handle; success where it is gone.
+    fn with(&self, call: impl FnOnce(*const sys::leafpack_work) -> *mut sys::leafpack_error) -> Result<()> {
+        let handle = self.handle.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        handle.as_ref().map_or(Ok(()), |handle| check(call(handle.0.as_ptr())))
+    }
+
+    fn let_go(&self) {
+        *self.handle.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = None;
     }
 
     pub(crate) fn wait(&self) -> Result<()> {
-        let result = check(unsafe { sys::leafpack_work_wait(self.raw.as_ptr(), sys::LEAFPACK_NO_TIMEOUT.into()) });
+        let result = self.with(|raw| unsafe { sys::leafpack_work_wait(raw, sys::LEAFPACK_NO_TIMEOUT.into()) });
         self.waited_for.store(true, Ordering::Release);
         result
     }
@@ -47,8 +63,8 @@ impl RawWork {
     }
 
     pub(crate) fn is_done(&self) -> bool {
-        let mut done = 0;
-        check(unsafe { sys::leafpack_work_is_done(self.raw.as_ptr(), &mut done) }).is_ok() && done != 0
+        let mut done = 1;
+        self.with(|raw| unsafe { sys::leafpack_work_is_done(raw, &mut done) }).is_ok() && done != 0
     }
 }
 
@@ -151,15 +167,16 @@ impl<'t, R: FromResult> TreeWork<'t, R> {
 
     /// Returns when the call is over, which its own deadline bounds, with what the synchronous call gives.
     pub fn wait(self) -> Result<R> {
-        self.work.wait()?;
-        R::from_work(&self.work)
+        let result = self.work.wait().and_then(|()| R::from_work(&self.work));
+        self.work.let_go();
+        result
     }
 
     /// Waits for at most `timeout`; true if the call is over, so that `wait` would not block.
     pub fn wait_for(&self, timeout: Duration) -> bool {
         let timeout = timeout.as_millis().try_into().unwrap_or(i64::MAX);
         // The call's own error is kept for `wait`.
-        let waited = check(unsafe { sys::leafpack_work_wait(self.work.raw.as_ptr(), timeout) });
+        let waited = self.work.with(|raw| unsafe { sys::leafpack_work_wait(raw, timeout) });
         !matches!(waited, Err(error) if error.code() == ErrorCode::DeadlineExceeded) || self.is_done()
     }
 
@@ -170,13 +187,13 @@ impl<'t, R: FromResult> TreeWork<'t, R> {
 
     /// Asks to give the call up; `wait` then tells what became of it.
     pub fn cancel(&self) -> Result<()> {
-        check(unsafe { sys::leafpack_work_cancel(self.work.raw.as_ptr()) })
+        self.work.with(|raw| unsafe { sys::leafpack_work_cancel(raw) })
     }
 
     /// Where the time went, once the call is over; zeros of a transfer.
     pub fn stats(&self) -> Result<CollectiveStats> {
         let mut stats = CollectiveStats::raw();
-        check(unsafe { sys::leafpack_work_stats(self.work.raw.as_ptr(), &mut stats) })?;
+        self.work.with(|raw| unsafe { sys::leafpack_work_stats(raw, &mut stats) })?;
         Ok(CollectiveStats::from_raw(&stats))
     }
 }
@@ -193,8 +210,13 @@ impl Drop for RawResult {
 
 // SAFETY, of all below: the handle lives; what it lends is copied.
 impl RawResult {
-    pub(crate) fn from_raw(raw: *mut sys::leafpack_result) -> RawResult {
-        RawResult(raw)
+    pub(crate) fn none() -> RawResult {
+        RawResult(ptr::null_mut())
+    }
+
+    /// For the library to fill, once.
+    pub(crate) fn as_mut(&mut self) -> *mut *mut sys::leafpack_result {
+        &mut self.0
     }
 
     pub(crate) fn trees(&self) -> Result<Vec<TensorDict<'static>>> {
@@ -245,9 +267,9 @@ pub trait FromResult: Sized {
 }
 
 fn result_of(work: &RawWork) -> Result<RawResult> {
-    let mut raw = ptr::null_mut();
-    check(unsafe { sys::leafpack_work_result(work.raw.as_ptr(), &mut raw) })?;
-    Ok(RawResult::from_raw(raw))
+    let mut result = RawResult::none();
+    work.with(|raw| unsafe { sys::leafpack_work_result(raw, result.as_mut()) })?;
+    Ok(result)
 }
 
 impl FromResult for () {

@@ -537,3 +537,82 @@ fn ranks_meet_in_a_store() {
     assert_eq!(error.code(), ErrorCode::InvalidArgument);
     barrier(&world, &options).unwrap(); // until then rank 0 serves
 }
+
+/// What a closure panicked with.
+#[track_caller]
+fn panic_of<R>(call: impl FnOnce() -> R) -> String {
+    let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(call()))).unwrap_err();
+    panic.downcast_ref::<&str>().unwrap().to_string()
+}
+
+#[test]
+fn a_filter_that_panics_refuses_the_call_on_all_ranks() {
+    let group = group();
+    let (rank, size) = (group.rank(), group.size());
+    let mut trees: Vec<_> = (0..size).map(|_| tree_of(rank)).collect();
+    let panics = |path: &str| if rank == size - 1 && path == "b[0]" { panic!("a filter") } else { true };
+    let panics_by_key = |key: &NestedKey| if *key == key!["b", 0] { panics("b[0]") } else { true };
+    let before = live_handles();
+    for leaves in [LeafFilter::Chosen(&panics), LeafFilter::ChosenByKey(&panics_by_key)] {
+        // Of one rank too the op changes what takes part.
+        let options = AllReduceOptions { leaves, ..AllReduceOptions::with_op(ReduceOp::PremulSum(3.0)) };
+        for call in 0..6 {
+            let mut run = || match call {
+                0 => all_reduce(&mut trees[0], &group, &options),
+                1 => reduce(&mut trees[0], size - 1, &group, &options),
+                2 => reduce_scatter(&mut trees, &group, &options),
+                3 => all_reduce_async(&mut trees[0], &group, &options)?.wait(),
+                4 => reduce_async(&mut trees[0], size - 1, &group, &options)?.wait(),
+                _ => reduce_scatter_async(&mut trees, &group, &options)?.wait(),
+            };
+            if rank == size - 1 {
+                assert_eq!(panic_of(run), "a filter", "call {call}");
+            } else {
+                let error = run().unwrap_err();
+                assert_eq!((error.kind(), error.ranks()), (ErrorKind::PeerRefused, &[size - 1][..]), "{error}");
+                assert!(error.tree_unchanged() && error.message().contains("options.takes_leaf is NULL"), "{error}");
+            }
+            assert_eq!(live_handles(), before, "call {call}");
+            // The group is in step, and no call of before is left to write.
+            barrier(&group, &CallOptions::default()).unwrap();
+            for tree in &trees {
+                check(tree, |leaf, element| value(rank, leaf, element));
+            }
+        }
+    }
+}
+
+#[test]
+fn an_interrupt_that_panics_leaves_nothing_behind() {
+    let world = group();
+    let (rank, size) = (world.rank(), world.size());
+    let split = || world.split(Some(0), rank, &GroupOptions::default()).unwrap().unwrap();
+    let (group, other) = (split(), split());
+    let tree = tree_of(rank);
+    if rank == 0 && size > 1 {
+        let before = live_handles();
+        let panics = || -> bool { panic!("an interrupt") };
+        let options = CallOptions { interrupt: Some(&panics), ..Default::default() };
+        assert_eq!(panic_of(|| all_gather(&tree, &group, &options)), "an interrupt");
+        let transfer = TransferOptions { interrupt: Some(&panics), ..Default::default() };
+        assert_eq!(panic_of(|| recv(Some(1), &group, &transfer)), "an interrupt");
+        let making = GroupOptions { interrupt: Some(&panics), ..Default::default() };
+        assert_eq!(panic_of(|| other.split(Some(0), 0, &making)), "an interrupt");
+        assert_eq!(live_handles(), before);
+    }
+    barrier(&world, &CallOptions::default()).unwrap(); // until then the others are silent
+}
+
+#[test]
+fn a_tree_does_not_keep_results_that_were_given() {
+    let group = group();
+    let tree = tree_of(group.rank());
+    let options = CallOptions::default();
+    let before = live_handles();
+    drop(all_gather_async(&tree, &group, &options).unwrap().wait().unwrap());
+    assert_eq!(live_handles(), before);
+    // Of a work that nobody waited for the tree keeps the handle, to wait for it.
+    drop(all_gather_async(&tree, &group, &options).unwrap());
+    assert_eq!(live_handles(), before + 1);
+    barrier(&group, &options).unwrap();
+}
