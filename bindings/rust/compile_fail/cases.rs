@@ -104,6 +104,17 @@ fn a_call_in_flight_over_borrowed_memory(group: &Group) -> Result<()> {
     all_reduce_async(&mut tree, group, &options())?.wait()
 }
 
+// case: bools_that_a_peer_can_write E0277
+fn bools_that_a_peer_can_write(group: &Group) -> Result<()> {
+    #[cfg(wrong)]
+    let mut values = [true];
+    #[cfg(not(wrong))]
+    let mut values = [1u8];
+    let mut tree = TensorDict::new();
+    tree.set("x", Tensor::from_slice(&mut values, &[1])?)?;
+    broadcast(&mut tree, 0, group, &CallOptions::default())
+}
+
 // case: a_tree_that_outlives_borrowed_memory E0515
 fn a_tree_that_outlives_borrowed_memory() -> Result<TensorDict<'static>> {
     let mut values = vec![1.0f32];

@@ -62,7 +62,7 @@ pub use options::{
 };
 pub use store::Store;
 pub use tensor::{
-    DType, Device, DlPack, DlPackVersioned, Element, Tensor, TensorKind, TensorMut, TensorRef, BF16, F16,
+    DType, Device, DlPack, DlPackVersioned, Element, Number, Tensor, TensorKind, TensorMut, TensorRef, BF16, F16,
 };
 pub use tensor_dict::{Layout, Leaf, Leaves, LeavesMut, TensorDict, TreeRef};
 pub use transfers::{irecv, irecv_into, isend, recv, recv_into, send};

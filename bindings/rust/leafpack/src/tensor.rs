@@ -108,6 +108,10 @@ pub trait Element: private::Sealed + Copy + Send + Sync + 'static {
     }
 }
 
+/// An element of which any bytes are a value. All are but bool: a rank in another language may send it any byte, which
+/// memory that Rust takes for bools must not hold.
+pub trait Number: Element {}
+
 macro_rules! elements {
     ($($element:ty = $dtype:ident,)*) => {
         $(
@@ -115,6 +119,7 @@ macro_rules! elements {
             impl Element for $element {
                 const DTYPE: DType = DType::$dtype;
             }
+            impl Number for $element {}
         )*
     };
 }
@@ -263,7 +268,7 @@ fn from_vec<T: Element>(data: Vec<T>, sizes: &[i64], strides: Option<&[i64]>) ->
     let context = Box::into_raw(data);
     // SAFETY: the vector lives until release_vec; where that is not called it is freed here.
     unsafe {
-        from_memory(memory, len, sizes, strides, Some(release_vec::<T>), context.cast()).map_err(|error| {
+        from_memory(T::DTYPE, memory, len, sizes, strides, Some(release_vec::<T>), context.cast()).map_err(|error| {
             drop(Box::from_raw(context));
             error
         })
@@ -284,8 +289,9 @@ unsafe fn made<'a>(
 }
 
 /// # Safety
-/// `memory` holds `len` elements for `'a`, or until `release` is called.
-unsafe fn from_memory<'a, T: Element>(
+/// `memory` holds `len` elements of `dtype`, each as large as a T, for `'a`, or until `release` is called.
+unsafe fn from_memory<'a, T>(
+    dtype: DType,
     memory: *mut T,
     len: usize,
     sizes: &[i64],
@@ -296,7 +302,7 @@ unsafe fn from_memory<'a, T: Element>(
     let buffer = sys::leafpack_buffer {
         struct_size: std::mem::size_of::<sys::leafpack_buffer>(),
         data: if len == 0 { ptr::null_mut() } else { memory.cast() },
-        dtype: T::DTYPE.number(),
+        dtype: dtype.number(),
         reserved: 0,
         num_dims: sizes.len(),
         sizes: sizes.as_ptr(),
@@ -309,11 +315,39 @@ unsafe fn from_memory<'a, T: Element>(
 
 impl<'a> Tensor<'a> {
     /// A tensor over a slice, where it lies. The slice is borrowed until the tensor, and the tree that it
-    /// is moved into, are gone.
-    pub fn from_slice<T: Element>(data: &'a mut [T], sizes: &[usize]) -> Result<Self> {
+    /// is moved into, are gone. Of bools: [`Tensor::bools_from_slice`].
+    ///
+    /// ```compile_fail,E0277
+    /// # use leafpack::*;
+    /// let mut bools = [true, false];
+    /// let tensor = Tensor::from_slice(&mut bools, &[2]); // what if a call leaves a 2 there?
+    /// ```
+    pub fn from_slice<T: Number>(data: &'a mut [T], sizes: &[usize]) -> Result<Self> {
         let sizes = sizes_for(sizes, data.len())?;
-        // SAFETY: borrowed for 'a, as is the tensor.
-        unsafe { from_memory(data.as_mut_ptr(), data.len(), &sizes, None, None, ptr::null_mut()) }
+        // SAFETY: borrowed for 'a, as is the tensor; any bytes that are written there are numbers.
+        unsafe { from_memory(T::DTYPE, data.as_mut_ptr(), data.len(), &sizes, None, None, ptr::null_mut()) }
+    }
+
+    /// A tensor of bools over bytes, where they lie; else as [`Tensor::from_slice`]. InvalidArgument if a byte is neither
+    /// 0 nor 1, which they may be afterwards, if another rank sends it.
+    ///
+    /// ```
+    /// # fn main() -> leafpack::Result<()> {
+    /// # use leafpack::*;
+    /// let mut mask = [1u8, 0, 1];
+    /// let mut tree = TensorDict::new();
+    /// tree.set("mask", Tensor::bools_from_slice(&mut mask, &[3])?)?;
+    /// assert_eq!(tree.slice::<bool>("mask")?, [true, false, true]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn bools_from_slice(data: &'a mut [u8], sizes: &[usize]) -> Result<Self> {
+        let sizes = sizes_for(sizes, data.len())?;
+        if !bool::are_values(data) {
+            return Err(Error::invalid_argument("bools that hold a byte which is neither 0 nor 1"));
+        }
+        // SAFETY: borrowed for 'a, as is the tensor; any bytes are u8, and `elements` looks at them before they are bools.
+        unsafe { from_memory(DType::Bool, data.as_mut_ptr(), data.len(), &sizes, None, None, ptr::null_mut()) }
     }
 
     /// A view of a slice with strides, which count elements.
@@ -327,10 +361,10 @@ impl<'a> Tensor<'a> {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn from_slice_strided<T: Element>(data: &'a mut [T], sizes: &[usize], strides: &[usize]) -> Result<Self> {
+    pub fn from_slice_strided<T: Number>(data: &'a mut [T], sizes: &[usize], strides: &[usize]) -> Result<Self> {
         let (sizes, strides) = view_of(sizes, strides, data.len())?;
-        // SAFETY: borrowed for 'a, as is the tensor; the view stays inside.
-        unsafe { from_memory(data.as_mut_ptr(), data.len(), &sizes, Some(&strides), None, ptr::null_mut()) }
+        // SAFETY: borrowed for 'a, as is the tensor; the view stays inside, and any bytes are numbers.
+        unsafe { from_memory(T::DTYPE, data.as_mut_ptr(), data.len(), &sizes, Some(&strides), None, ptr::null_mut()) }
     }
 
     /// # Safety

@@ -117,6 +117,43 @@ fn a_bool_is_0_or_1() {
     assert_eq!(tensor.as_bytes().unwrap(), [1, 2]);
 }
 
+/// Two bools as no Rust program makes them.
+fn foreign_bools() -> TensorDict<'static> {
+    let mut foreign = Managed::new(vec![2u8, 255], vec![2], vec![1]);
+    foreign.set_dtype(6, 8);
+    let mut tree = TensorDict::new();
+    tree.set("x", unsafe { Tensor::from_dlpack(foreign.take()) }.unwrap()).unwrap();
+    tree
+}
+
+#[test]
+fn bools_that_a_peer_sends_are_bytes_until_they_are_looked_at() {
+    let mut groups = Group::local(2, &GroupOptions::default()).unwrap();
+    let (peer, group) = (groups.pop().unwrap(), groups.pop().unwrap());
+    let sender = std::thread::spawn(move || {
+        broadcast(&mut foreign_bools(), 1, &peer, &CallOptions::default()).unwrap();
+        send(&foreign_bools(), 0, &peer, &TransferOptions::default()).unwrap();
+    });
+    for into in [0, 1] {
+        let mut mine = [1u8, 0];
+        let mut tree = TensorDict::new();
+        tree.set("x", Tensor::bools_from_slice(&mut mine, &[2]).unwrap()).unwrap();
+        assert_eq!(tree.slice::<bool>("x").unwrap(), [true, false]);
+        if into == 0 {
+            broadcast(&mut tree, 1, &group, &CallOptions::default()).unwrap();
+        } else {
+            recv_into(&mut tree, Some(1), &group, &TransferOptions::default()).unwrap();
+        }
+        assert!(tree.slice::<bool>("x").is_err());
+        assert!(tree.slice_mut::<bool>("x").is_err());
+        assert_eq!(tree.get("x").unwrap().as_bytes().unwrap(), [2, 255]);
+        drop(tree);
+        assert_eq!(mine, [2, 255]);
+        assert!(Tensor::bools_from_slice(&mut mine, &[2]).is_err());
+    }
+    sender.join().unwrap();
+}
+
 #[test]
 fn views_have_strides_and_stay_inside_of_their_memory() {
     let mut data = [0i32, 1, 2, 3, 4, 5, 6, 7];
