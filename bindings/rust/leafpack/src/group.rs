@@ -9,7 +9,7 @@ use std::time::Duration;
 use leafpack_sys as sys;
 
 use crate::error::{assure_interface, check, Error, Result};
-use crate::options::{c_string, milliseconds, text_or_null, with_interrupt};
+use crate::options::{c_string, milliseconds, milliseconds_of_call, text_or_null, with_interrupt};
 use crate::store::Store;
 
 /// How to make a group; `Default` has them all.
@@ -34,7 +34,7 @@ impl GroupOptions<'_> {
         assure_interface();
         let backend = self.backend.map(c_string).transpose()?;
         let interface_name = self.interface_name.map(c_string).transpose()?;
-        let timeout_ms = milliseconds(self.timeout)?;
+        let timeout_ms = milliseconds_of_call(self.timeout);
         with_interrupt(self.interrupt, |interrupt, interrupt_context| {
             call(&sys::leafpack_group_options {
                 struct_size: std::mem::size_of::<sys::leafpack_group_options>(),

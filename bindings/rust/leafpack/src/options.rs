@@ -132,6 +132,11 @@ pub(crate) fn c_string(text: &str) -> Result<CString> {
     CString::new(text).map_err(|_| Error::invalid_argument(format!("{text:?} holds a zero byte")))
 }
 
+/// The same of a call, in which 0 stands for the default: no time at all is one that the library refuses, on all ranks.
+pub(crate) fn milliseconds_of_call(time: Option<Duration>) -> i64 {
+    milliseconds(time).unwrap_or(-1)
+}
+
 /// 0 stands for the default, so that no time at all is refused here.
 pub(crate) fn milliseconds(time: Option<Duration>) -> Result<i64> {
     match time {
@@ -281,7 +286,7 @@ impl AllReduceOptions<'_> {
             Bucketing::PerLeaf => (sys::LEAFPACK_PER_LEAF, 0),
             Bucketing::MaxBytes(bytes) => (sys::LEAFPACK_MAX_BYTES, bytes),
         };
-        let timeout_ms = milliseconds(self.call.timeout)?;
+        let timeout_ms = milliseconds_of_call(self.call.timeout);
         let (asked, filled) =
             if waiting == Waiting::Here { (self.call.interrupt, self.call.stats) } else { (None, None) };
         let mut stats = CollectiveStats::raw();
@@ -337,7 +342,7 @@ impl TransferOptions<'_> {
         call: impl FnOnce(*const sys::leafpack_transfer_options) -> *mut sys::leafpack_error,
     ) -> Result<()> {
         let name = self.name.map(c_string).transpose()?;
-        let timeout_ms = milliseconds(self.timeout)?;
+        let timeout_ms = milliseconds_of_call(self.timeout);
         let asked = if waiting == Waiting::Here { self.interrupt } else { None };
         with_interrupt(asked, |interrupt, interrupt_context| {
             call(&sys::leafpack_transfer_options {

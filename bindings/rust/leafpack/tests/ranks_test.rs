@@ -616,3 +616,26 @@ fn a_tree_does_not_keep_results_that_were_given() {
     assert_eq!(live_handles(), before + 1);
     barrier(&group, &options).unwrap();
 }
+
+#[test]
+fn a_timeout_of_nothing_is_refused_on_all_ranks() {
+    let group = group();
+    let (rank, size) = (group.rank(), group.size());
+    let timeout = if rank == size - 1 { Some(Duration::ZERO) } else { None };
+    let mut tree = tree_of(rank);
+    let call = CallOptions { timeout, ..Default::default() };
+    let making = GroupOptions { timeout, ..Default::default() };
+    let errors = [
+        all_reduce(&mut tree, &group, &AllReduceOptions { call, ..Default::default() }).unwrap_err(),
+        barrier(&group, &call).unwrap_err(),
+        group.split(Some(0), 0, &making).unwrap_err(),
+    ];
+    for error in errors {
+        if rank == size - 1 {
+            assert_eq!(error.code(), ErrorCode::InvalidArgument, "{error}");
+        } else {
+            assert_eq!((error.kind(), error.ranks()), (ErrorKind::PeerRefused, &[size - 1][..]), "{error}");
+        }
+    }
+    barrier(&group, &CallOptions::default()).unwrap();
+}
