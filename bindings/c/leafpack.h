@@ -100,10 +100,11 @@ LEAFPACK_API int64_t leafpack_live_handles(void);
 /* Severities of log messages. */
 enum { LEAFPACK_LOG_INFO = 0, LEAFPACK_LOG_WARNING = 1, LEAFPACK_LOG_ERROR = 2 };
 
-/* Gives every log message to `log`, in place of the standard error stream, until the next call; NULL gives
- * them to that stream again. Called from any thread, by several at once; `file` and `message` live
- * during the call only. It must not call into leafpack. When this function returns, the function that was
- * set before is not running and is not called again. */
+/* Gives every log message of leafpack to `log`, in place of the standard error stream, until the next call;
+ * NULL gives them to that stream again. What torch's c10d below it writes by itself stays on that stream.
+ * Called from any thread, by several at once; `file` and `message` live during the call only. It must not
+ * call into leafpack. When this function returns, the function that was set before is not running and is
+ * not called again. */
 LEAFPACK_CALL leafpack_set_log(void (*log)(void* context, int32_t severity, const char* file,
                                            int32_t line, const char* message),
                                void* context);
@@ -143,7 +144,8 @@ enum {
 LEAFPACK_API int32_t leafpack_error_code(const leafpack_error* error);
 LEAFPACK_API int32_t leafpack_error_kind(const leafpack_error* error);
 LEAFPACK_API const char* leafpack_error_message(const leafpack_error* error);
-/* Printable path of the first leaf concerned, or "". */
+/* Of calls on a group: the printable path of the first leaf concerned, or "". Errors of functions on trees
+ * name the path in their message only. */
 LEAFPACK_API const char* leafpack_error_path(const leafpack_error* error);
 /* Number of ranks that the error is about; `ranks`, if it is not NULL, gets them, sorted. */
 LEAFPACK_API size_t leafpack_error_ranks(const leafpack_error* error, const int32_t** ranks);
@@ -408,8 +410,9 @@ LEAFPACK_API void leafpack_layout_free(leafpack_layout* layout);
  * a handle or a group over it lives; `port` 0 is then a free one, which leafpack_store_port tells. */
 LEAFPACK_CALL leafpack_store_tcp(const char* host, int32_t port, int32_t serves, int64_t timeout_ms,
                                  leafpack_store** store);
-/* A store in a file that all processes see. What is in the file is in the store, so one of a dead run
- * must be removed before (leafpack_group_from_file knows it, and need not be told). */
+/* A store in a file that all processes see. Its waits may end up to about a second after `timeout_ms`. What
+ * is in the file is in the store, so one of a dead run must be removed before (leafpack_group_from_file
+ * knows it, and need not be told). */
 LEAFPACK_CALL leafpack_store_file(const char* path, int64_t timeout_ms, leafpack_store** store);
 /* A store in the memory of this process. */
 LEAFPACK_CALL leafpack_store_memory(int64_t timeout_ms, leafpack_store** store);
@@ -453,7 +456,7 @@ LEAFPACK_API void leafpack_store_free(leafpack_store* store);
 
 typedef struct leafpack_group_options {
   size_t struct_size;
-  const char* backend;        /* "gloo" (NULL), "shm" */
+  const char* backend;        /* "gloo" (NULL), "shm", "socket" */
   int64_t timeout_ms;         /* of calls that give none; 0: five minutes */
   const char* interface_name; /* of the network; NULL: chosen */
   /* Asked about every 50 ms by the function that makes the group, while it waits for a store that is

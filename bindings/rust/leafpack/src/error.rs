@@ -102,7 +102,8 @@ impl Error {
         &self.message
     }
 
-    /// Printable path of the first leaf concerned, or "".
+    /// Of calls on a group: the printable path of the first leaf concerned, or "". Errors of a tree's own
+    /// functions name the path in their message only.
     pub fn path(&self) -> &str {
         &self.path
     }
