@@ -109,10 +109,12 @@ std::string CoordinatorMachine::Impl::WhoIsBehind(uint64_t call, const Entry& en
     return at == number ? digest : Digest128();
   };
   // Whether the rank makes this call every `back` calls, as far as is known: then it says nothing that
-  // the others made it so long ago too.
+  // the others made it so long ago too. Nor does it where the rank made it with them then and others since;
+  // one made twice in a row is one too many.
   auto repeats = [&](uint32_t rank, uint64_t back) {
     const Digest128 now = did(rank, call);
     if (did(rank, call - back) != now) return false;
+    if (back > 1) return true;
     const Digest128 before = call > 2 * back ? did(rank, call - 2 * back) : Digest128();
     return before.IsZero() || before == now;
   };

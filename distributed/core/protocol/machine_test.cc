@@ -382,6 +382,20 @@ TEST(MismatchTest, OneCallBehindIsSaid) {
       << group.End(0, 4).text;
 }
 
+// A call that all made together a few calls ago, and one rank makes again where the others make a new one.
+TEST(MismatchTest, ARankThatMakesAnAgreedCallAgainIsNotSaidToBeBehind) {
+  TestGroup group(2);
+  group.manifests = {Description("x"), Description("y")};
+  for (const uint64_t digest : {11, 12, 13, 14}) {
+    group.IssueAll(TestGroup::Data(digest));
+    group.DataDone(0, group.ranks[0].machine->issued());
+    group.DataDone(1, group.ranks[1].machine->issued());
+  }
+  group.Issue(0, TestGroup::Data(13));
+  group.Issue(1, TestGroup::Data(99));
+  EXPECT_EQ(group.End(0, 5).text.find("behind"), std::string::npos) << group.End(0, 5).text;
+}
+
 // Steps of one kind, and one rank that does something else once: nobody is behind.
 TEST(MismatchTest, ARankThatRepeatsItsCallIsNotSaidToBeBehind) {
   for (const uint64_t period : {1, 2, 3}) {

@@ -61,6 +61,12 @@ bool Same(const ManifestEntry& a, const ManifestEntry& b) {
   return a.argument == b.argument && a.key == b.key && a.value == b.value;
 }
 
+bool HasLeaf(const ManifestSide& side, std::string_view key) {
+  return std::any_of(side.entries.begin(), side.entries.end(), [&](const ManifestEntry& entry) {
+    return !entry.argument && entry.key == key;
+  });
+}
+
 // "k8 (float32 [3])", "op = sum", "no such leaf".
 std::string Shown(const ManifestEntry* entry) {
   if (entry == nullptr) return "no further leaf";
@@ -163,12 +169,19 @@ Difference DescribeDifference(absl::Span<const ManifestSide> sides, const RankNa
         differs = true;
     }
     if (!differs) continue;
+    // A leaf that some side lacks, rather than the one that it has in its place.
+    const ManifestEntry* named = nullptr;
     for (const ManifestSide* side : known) {
       const ManifestEntry* entry = at(side);
       if (entry == nullptr || entry->argument) continue;
-      difference.path = entry->printable;
-      break;
+      if (named == nullptr) named = entry;
+      if (std::any_of(known.begin(), known.end(),
+                      [&](const ManifestSide* other) { return !HasLeaf(*other, entry->key); })) {
+        named = entry;
+        break;
+      }
     }
+    if (named != nullptr) difference.path = named->printable;
     std::vector<Group> groups;
     for (const ManifestSide* side : known) {
       std::string shown = Shown(at(side));

@@ -92,6 +92,15 @@ TEST(DifferenceTest, OneSideEndsEarlier) {
   EXPECT_EQ(d.ranks, std::vector<uint32_t>{2});
 }
 
+// What the other side has in its place may be there on both.
+TEST(DifferenceTest, ThePathIsOfTheLeafThatOneSideLacks) {
+  const ManifestSide some = Side({0}, {Leaf("a", "1"), Leaf("c", "1")});
+  const ManifestSide more = Side({1}, {Leaf("a", "1"), Leaf("b", "1"), Leaf("c", "1")});
+  for (const auto& sides : {std::vector<ManifestSide>{some, more}, {more, some}}) {
+    EXPECT_EQ(DescribeDifference(sides, nullptr).path, "b");
+  }
+}
+
 TEST(DifferenceTest, SidesThatAgreeAtTheFirstDifferenceStandTogether) {
   const Difference d =
       DescribeDifference(std::vector<ManifestSide>{Side({0}, {Leaf("a", "1"), Leaf("x", "1")}),
