@@ -100,6 +100,7 @@ struct AllReducePipeline::Stage {
         if (count == 0) continue;
         const int64_t element_bytes = portion.segment->element_bytes;
         part.bytes += count * element_bytes;
+        if (strided || (min_run_bytes == 0 && part.runs.size() > 1)) continue;  // it is staged
         operation->views_->ForEachRun(*portion.segment, portion.PartBegin(q, size), count,
                                       [&](char* run, int64_t, int64_t n) {
                                         strided |= run == nullptr;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <utility>
 
+#include <c10/core/DeviceType.h>
 #include <c10/core/ScalarType.h>
 
 #include "absl/base/thread_annotations.h"
@@ -193,6 +194,43 @@ void MessageContext::Abort() {
   aborted_.store(true);
   if (pipeline_ != nullptr) pipeline_->Abort();
   if (exchanger_ != nullptr) exchanger_->Abort();
+}
+
+namespace {
+
+absl::Status CheckCpu(std::string_view backend, std::string_view does, c10::DeviceType device) {
+  if (device == c10::DeviceType::CPU) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat("the ", backend, " backend ", does,
+                                               " CPU tensors, not ",
+                                               c10::DeviceTypeName(device, true)));
+}
+
+}  // namespace
+
+absl::Status SupportsAllReduce(std::string_view backend, at::ScalarType dtype, ReduceOpKind op,
+                               c10::DeviceType device) {
+  if (absl::Status status = CheckCpu(backend, "reduces", device); !status.ok()) return status;
+  return CheckOpAllowed(op, dtype);
+}
+
+absl::Status SupportsExchange(std::string_view backend, c10::DeviceType device) {
+  return CheckCpu(backend, "moves", device);
+}
+
+absl::StatusOr<std::shared_ptr<DataContext>> Open(
+    std::string_view backend, const DataContextOptions& options,
+    absl::FunctionRef<absl::StatusOr<std::unique_ptr<MessageLink>>()> connect) {
+  if (options.size < 1 || options.rank < 0 || options.rank >= options.size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", options.rank, " is not in a group of ", options.size));
+  }
+  std::unique_ptr<MessageLink> link;
+  if (options.size > 1) {
+    absl::StatusOr<std::unique_ptr<MessageLink>> connected = connect();
+    if (!connected.ok()) return connected.status();
+    link = *std::move(connected);
+  }
+  return std::make_shared<MessageContext>(backend, std::move(link), options.rank, options.size);
 }
 
 }  // namespace leafpack::messages

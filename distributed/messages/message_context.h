@@ -8,6 +8,10 @@
 #include <string_view>
 #include <vector>
 
+#include <c10/core/DeviceType.h>
+#include <c10/core/ScalarType.h>
+
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -47,6 +51,15 @@ class MessageContext : public DataContext {
   const std::unique_ptr<AllReducePipeline> pipeline_;
   const std::unique_ptr<Exchanger> exchanger_;
 };
+
+// What a backend made of messages answers as Backend: `backend` is its name, for errors.
+absl::Status SupportsAllReduce(std::string_view backend, at::ScalarType dtype, ReduceOpKind op,
+                               c10::DeviceType device);
+absl::Status SupportsExchange(std::string_view backend, c10::DeviceType device);
+// `connect` is called once the options are found right, for more than one rank.
+absl::StatusOr<std::shared_ptr<DataContext>> Open(
+    std::string_view backend, const DataContextOptions& options,
+    absl::FunctionRef<absl::StatusOr<std::unique_ptr<MessageLink>>()> connect);
 
 }  // namespace leafpack::messages
 

@@ -1,9 +1,5 @@
 #include "distributed/backends/socket/socket_backend.h"
 
-#include <utility>
-
-#include "absl/strings/str_cat.h"
-
 #include "distributed/backends/socket/socket_link.h"
 #include "distributed/messages/message_context.h"
 
@@ -15,22 +11,15 @@ namespace {
       return std::make_unique<SocketBackend>();
     });
 
-absl::Status CheckCpu(c10::DeviceType device, std::string_view does) {
-  if (device == c10::DeviceType::CPU) return absl::OkStatus();
-  return absl::UnimplementedError(absl::StrCat("the socket backend ", does, " CPU tensors, not ",
-                                               c10::DeviceTypeName(device, true)));
-}
-
 }  // namespace
 
 absl::Status SocketBackend::SupportsAllReduce(at::ScalarType dtype, ReduceOpKind op,
                                               c10::DeviceType device) const {
-  if (absl::Status status = CheckCpu(device, "reduces"); !status.ok()) return status;
-  return CheckOpAllowed(op, dtype);
+  return messages::SupportsAllReduce(name(), dtype, op, device);
 }
 
 absl::Status SocketBackend::SupportsExchange(at::ScalarType /*dtype*/, c10::DeviceType device) const {
-  return CheckCpu(device, "moves");
+  return messages::SupportsExchange(name(), device);
 }
 
 // Reckoned from what GlooBackend::Cost measured, less the wake-ups of an I/O thread; not measured itself.
@@ -41,19 +30,9 @@ BackendCost SocketBackend::Cost(int ranks) const {
 
 absl::StatusOr<std::shared_ptr<DataContext>> SocketBackend::Open(const DataContextOptions& options,
                                                                  absl::Time deadline) {
-  if (options.size < 1 || options.rank < 0 || options.rank >= options.size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("rank ", options.rank, " is not in a group of ", options.size));
-  }
-  std::unique_ptr<socket_internal::SocketLink> link;
-  if (options.size > 1) {
-    absl::StatusOr<std::unique_ptr<socket_internal::SocketLink>> connected =
-        socket_internal::SocketLink::Connect(options, deadline);
-    if (!connected.ok()) return connected.status();
-    link = *std::move(connected);
-  }
-  return std::make_shared<messages::MessageContext>(name(), std::move(link), options.rank,
-                                                    options.size);
+  return messages::Open(name(), options, [&] {
+    return socket_internal::SocketLink::Connect(options, deadline);
+  });
 }
 
 }  // namespace leafpack
