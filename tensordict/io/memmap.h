@@ -49,13 +49,14 @@ enum class MapMode : uint8_t {
 };
 
 // A LazyStackedTensorDict becomes a node with its trees at the positions 0, 1, ..., a NonTensorStack one
-// with values there; LazyStack::FromTree(tree, tree.batch_size().size()) makes the stack again.
+// with values there; LazyStack::FromTree(tree, tree.batch_size().size()) makes the stack again. A stack
+// along one of the batch dimensions of the tree that holds it becomes one tree, whose leaves are copies.
 // NotFound if there is no such folder. InvalidArgument, naming file and key, if meta.json is no
 // JSON or lacks what it must have, a dtype is unknown, a file has another length than its shape
 // says, is no regular file, or lies behind a link, or a leaf does not begin with the batch size.
 // Unimplemented, naming the key, for kinds of nodes that are neither of these nor plain values:
 // tensorclasses, pickled objects; and for a stack along one of the batch dimensions of the tree that
-// holds it, which has no place in a tree here. Nothing that a file says is executed. Files must not
+// holds it if its trees differ in keys or shapes. Nothing that a file says is executed. Files must not
 // be cut short while a leaf lives.
 absl::StatusOr<TensorDict> LoadMemmap(const std::string& path, MapMode mode = MapMode::kShared);
 

@@ -31,6 +31,7 @@
 #include "tensordict/io/memmap_format.h"
 #include "tensordict/nested_key.h"
 #include "tensordict/non_tensor.h"
+#include "tensordict/ops/combine.h"
 #include "tensordict/ops/walk.h"
 
 namespace leafpack {
@@ -241,6 +242,30 @@ class Loader {
     return sizes;
   }
 
+  // A stack along one of the first `taken` dimensions, which all below the tree that holds it must have,
+  // as one tree.
+  static absl::StatusOr<TensorDict> MadeDense(TensorDict stack, size_t taken,
+                                              const std::string& where) {
+    while (stack.batch_size().size() < taken) {
+      std::vector<TensorDict> parts;
+      for (const TensorDict::Child& child : stack.Children()) {
+        if (!child.key.is_position() || !child.is_dict()) return stack;
+        parts.push_back(child.dict());
+      }
+      if (parts.empty()) return stack;
+      const size_t dim = stack.batch_size().size();
+      absl::StatusOr<TensorDict> dense = Stack(parts, static_cast<int64_t>(dim));
+      if (!dense.ok()) {
+        return absl::UnimplementedError(absl::StrCat(
+            where, ": the trees stand along dimension ", dim, ", which is one of the ", taken,
+            " batch dimensions of the tree above, and cannot be one tree: ",
+            dense.status().message()));
+      }
+      stack = *std::move(dense);
+    }
+    return stack;
+  }
+
   // How many folders 0, 1, ... there are. An error if there is none, or another folder.
   static absl::StatusOr<int64_t> CountParts(const std::string& folder) {
     std::vector<std::string> names;
@@ -312,12 +337,7 @@ class Loader {
         node = Load(below, *meta, depth + 1);
       } else if (type->text() != nullptr && *type->text() == internal::kStackKind) {
         node = LoadStack(below, *meta, depth + 1);
-        if (node.ok() && node->batch_size().size() < tree.batch_size().size()) {
-          return absl::UnimplementedError(absl::StrCat(
-              where, ": the trees stand along dimension ", node->batch_size().size(),
-              ", which is one of the ", tree.batch_size().size(),
-              " batch dimensions of the tree above; such a stack has no place in a tree"));
-        }
+        if (node.ok()) node = MadeDense(*std::move(node), tree.batch_size().size(), where);
       } else if (type->text() != nullptr && *type->text() == internal::kValuesKind &&
                  data != nullptr) {
         node = ValuesFromJson(*data, tree.batch_size(), tree.batch_size());

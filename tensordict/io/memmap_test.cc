@@ -1,6 +1,7 @@
 #include "tensordict/io/memmap.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/sparse_coo_tensor.h>
 #include <ATen/ops/zeros.h>
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tensordict/ops/combine.h"
 #include "tensordict/ops/compare.h"
 #include "tensordict/ops/lazy_stack.h"
 #include "tensordict/ops/ops_testutil.h"
@@ -248,6 +250,36 @@ TEST_F(MemmapTest, TreesSideBySide) {
   ExpectError(SaveMemmap(uneven, folder_ + "/uneven"), "l[0]: the format has no positions but");
 }
 
+// tensordict writes them; here all below a tree must have its batch dimensions.
+TEST_F(MemmapTest, AStackAlongABatchDimensionIsReadAsOneTree) {
+  const auto part = [](double value) {
+    return *TensorDict::Make({{"x", at::full({2, 3}, value)}, {"n", {{"s", "same"}}}}, {2});
+  };
+  TensorDict tree({});
+  ASSERT_TRUE(tree.Set("l", LazyStack::Make({part(1), part(2)}, 0)->AsTree()).ok());
+  ASSERT_TRUE(SaveMemmap(tree, path_).ok());
+  const std::string meta = Read("meta.json");
+  const size_t shape = meta.find(R"("shape":[])");
+  ASSERT_NE(shape, std::string::npos) << meta;
+  Write("meta.json", meta.substr(0, shape) + R"("shape":[2])" + meta.substr(shape + 10));
+  LEAFPACK_ASSIGN_OR_FAIL(const TensorDict back, LoadMemmap(path_, MapMode::kPrivate));
+  LEAFPACK_ASSIGN_OR_FAIL(const TensorDict dense, back.GetDict("l"));
+  EXPECT_EQ(dense.batch_size(), at::IntArrayRef({2, 2}));
+  EXPECT_TRUE(*Equal(dense, *Stack({part(1), part(2)}, 0)));
+  // A stack of stacks, both dimensions of which the tree has.
+  const TensorDict inner = LazyStack::Make({part(1), part(2)}, 0)->AsTree();
+  TensorDict twice({});
+  ASSERT_TRUE(twice.Set("l", LazyStack::Make({inner, inner, inner}, 0)->AsTree()).ok());
+  ASSERT_TRUE(SaveMemmap(twice, path_, {.overwrite = true}).ok());
+  Write("meta.json", meta.substr(0, shape) + R"("shape":[3,2])" + meta.substr(shape + 10));
+  LEAFPACK_ASSIGN_OR_FAIL(const TensorDict again, LoadMemmap(path_, MapMode::kPrivate));
+  EXPECT_EQ(again.GetDict("l")->batch_size(), at::IntArrayRef({3, 2, 2}));
+  EXPECT_EQ(again.GetDict("l")->Get("x")->sum().item<double>(), 3 * (1 + 2) * 6);
+  // What says no batch size that its trees have.
+  Write("meta.json", meta.substr(0, shape) + R"("shape":[3,5])" + meta.substr(shape + 10));
+  ExpectError(LoadMemmap(path_, MapMode::kPrivate), "meta.json: l: ");
+}
+
 TEST_F(MemmapTest, StacksThatAreNoGood) {
   TensorDict tree = *TensorDict::Make({{"l", Agents()}}, {2});
   const auto broken = [&](const std::function<void()>& change) {
@@ -266,8 +298,10 @@ TEST_F(MemmapTest, StacksThatAreNoGood) {
   ExpectError(meta(R"(, "stack_dim": -1)"), "no valid stack_dim");
   ExpectError(meta(R"(, "stack_dim": true)"), "no valid stack_dim");
   ExpectError(meta(R"(, "stack_dim": 2)"), "stack_dim 2 is no place");
-  // Trees of two elements side by side along the batch dimension of the tree that holds them.
-  ExpectError(meta(R"(, "stack_dim": 0)"), "along dimension 0, which is one of the 1",
+  // Trees that differ, side by side along the batch dimension of the tree that holds them.
+  ExpectError(meta(R"(, "stack_dim": 0)"),
+              "meta.json: l: the trees stand along dimension 0, which is one of the 1 batch dimensions of the tree "
+              "above, and cannot be one tree: stack: ",
               absl::StatusCode::kUnimplemented);
   ExpectError(broken([&] { std::filesystem::rename(path_ + "/l/1", path_ + "/l/2"); }),
               "a stack of 2 folders, of which none is called 1");

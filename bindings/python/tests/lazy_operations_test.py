@@ -325,6 +325,24 @@ def test_stacks_below_a_node_in_folders(tmp_path):
     assert ours["s", 0].is_same(first)
 
 
+def test_a_stack_along_a_batch_dimension_in_a_folder_is_one_tree(tmp_path):
+    parts = [tensordict.TensorDict({"x": torch.full((3,), i), "n": {"s": "same"}}, [3]) for i in range(2)]
+    theirs = tensordict.TensorDict({"l": tensordict.LazyStackedTensorDict(*parts, stack_dim=0)}, [2])
+    theirs.memmap(tmp_path / "theirs")
+    mine = OURS.load_memmap(tmp_path / "theirs")
+    assert mine["l"].batch_size == (2, 3) and mine["l", "x"].equal(theirs["l", "x"])
+    mine.memmap(tmp_path / "ours")
+    assert (tensordict.TensorDict.load_memmap(tmp_path / "ours")["l"] == theirs["l"]).all()
+    with pytest.raises(ValueError, match="batch size"):
+        OURS.from_tensordict(theirs)
+    assert OURS.from_tensordict(theirs.contiguous())["l", "x"].equal(mine["l", "x"])
+    uneven = tensordict.TensorDict({"x": torch.ones(3, 5)}, [3])
+    theirs["l"] = tensordict.LazyStackedTensorDict(parts[0], uneven, stack_dim=0)
+    theirs.memmap(tmp_path / "uneven")
+    with pytest.raises(leafpack.UnsupportedError, match="l: the trees stand along dimension 0.* cannot be one tree"):
+        OURS.load_memmap(tmp_path / "uneven")
+
+
 def test_values_for_each_element_in_folders(tmp_path):
     theirs = torch.stack([tensordict.TensorDict({"s": word, "x": torch.ones(1)}) for word in ("a", "b")])
     theirs.memmap(tmp_path / "theirs")
