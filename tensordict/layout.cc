@@ -28,6 +28,7 @@
 #include "tensordict/nested_key.h"
 #include "tensordict/non_tensor.h"
 #include "tensordict/overlap.h"
+#include "tensordict/path_payload.h"
 
 namespace leafpack {
 namespace {
@@ -66,8 +67,10 @@ std::string SizesToString(absl::Span<const int64_t> sizes) {
 absl::Span<const int64_t> Span(const LeafInfo::Dims& dims) { return {dims.data(), dims.size()}; }
 
 absl::Status Unsupported(const NestedKey& path, std::string_view what) {
-  return absl::UnimplementedError(absl::StrCat(
-      "leaf ", path.ToString(), " is ", what, "; only strided and sparse COO tensors can be used"));
+  return internal::AtPath(
+      absl::UnimplementedError(absl::StrCat("leaf ", path.ToString(), " is ", what,
+                                            "; only strided and sparse COO tensors can be used")),
+      path);
 }
 
 // Fills all but aliases. May throw what torch throws.
@@ -150,11 +153,14 @@ absl::Status FindAliases(const FlatTree& tree, std::vector<LeafInfo>& leaves) {
     } else {
       claim.region = Region::Of(info.address, element, Span(info.sizes), Span(info.strides));
       if (OverlapsItself(claim.region)) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("leaf ", tree.paths->paths()[i].ToString(),
-                         " overlaps itself: several indices lead to one element (sizes ",
-                         SizesToString(Span(info.sizes)), ", strides ",
-                         SizesToString(Span(info.strides)), "); expanded tensors must be cloned"));
+        const NestedKey& path = (*tree.paths)[i];
+        return internal::AtPath(
+            absl::InvalidArgumentError(absl::StrCat(
+                "leaf ", path.ToString(),
+                " overlaps itself: several indices lead to one element (sizes ",
+                SizesToString(Span(info.sizes)), ", strides ", SizesToString(Span(info.strides)),
+                "); expanded tensors must be cloned")),
+            path);
       }
     }
     claims.push_back(std::move(claim));
@@ -166,11 +172,13 @@ absl::Status FindAliases(const FlatTree& tree, std::vector<LeafInfo>& leaves) {
     const size_t b = claimants[clash->b];
     const std::string pair =
         absl::StrCat("leaves ", (*tree.paths)[a].ToString(), " and ", (*tree.paths)[b].ToString());
-    return absl::InvalidArgumentError(
-        clash->types_differ
-            ? absl::StrCat(pair, " share their memory, but as ", DtypeName(leaves[a].dtype),
-                           " and ", DtypeName(leaves[b].dtype))
-            : absl::StrCat(pair, " overlap in memory, but are not the same elements"));
+    return internal::AtPath(
+        absl::InvalidArgumentError(
+            clash->types_differ
+                ? absl::StrCat(pair, " share their memory, but as ", DtypeName(leaves[a].dtype),
+                               " and ", DtypeName(leaves[b].dtype))
+                : absl::StrCat(pair, " overlap in memory, but are not the same elements")),
+        (*tree.paths)[std::min(a, b)]);
   }
   for (size_t c = 0; c < claimants.size(); ++c) {
     if (owners[c] != c) {

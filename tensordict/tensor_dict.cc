@@ -25,6 +25,7 @@
 #include "absl/strings/str_join.h"
 #include "tensordict/nested_key.h"
 #include "tensordict/non_tensor.h"
+#include "tensordict/path_payload.h"
 #include "tensordict/tensor_dict_node.h"
 
 namespace leafpack {
@@ -526,10 +527,13 @@ absl::Status TensorDict::SetBatchSize(at::IntArrayRef batch_size) {
       continue;
     }
     if (!BeginsWith(sizes, batch_size)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "the batch size cannot be ", SizesToString(batch_size), ": the ",
-          dict != nullptr ? "batch size of " : "shape of ", path.Child(key).ToString(), " is ",
-          SizesToString(sizes)));
+      const NestedKey child = path.Child(key);
+      return internal::AtPath(
+          absl::InvalidArgumentError(absl::StrCat(
+              "the batch size cannot be ", SizesToString(batch_size), ": the ",
+              dict != nullptr ? "batch size of " : "shape of ", child.ToString(), " is ",
+              SizesToString(sizes))),
+          child);
     }
   }
   for (Node* node : changed) {

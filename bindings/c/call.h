@@ -5,17 +5,21 @@
 
 #include <cstddef>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 
 #include "bindings/c/guard.h"
 #include "bindings/c/handles.h"
 #include "bindings/c/leafpack.h"
 #include "bindings/c/options.h"
 #include "distributed/core/engine.h"
+#include "distributed/core/error.h"
 #include "distributed/core/group.h"
 #include "distributed/core/rank.h"
 #include "distributed/tree/call_options.h"
@@ -23,17 +27,29 @@
 
 namespace leafpack::c {
 
-// What `read`, which reads arguments, returns. If it throws, the call is refused in its place in the order
-// of the group, and the error goes on.
-template <typename Read>
-auto Prepare(const Group& group, CollectiveKind kind, Read&& read) {
+// "send on rank 3", as the library begins the text of its errors.
+inline std::string Where(std::string_view call, const Group& group) {
+  return absl::StrCat(call, " on rank ", group.global_rank().value());
+}
+
+// What `read`, which reads arguments, returns. If it throws, or `options` have a refusal, the call is refused
+// in its place in the order of the group, and the error goes on.
+template <typename Options, typename Read>
+auto Prepare(const Group& group, CollectiveKind kind, const Options* options, Read&& read) {
+  std::string call(CollectiveName(kind));
   absl::Status status;
   try {
+    const Options given = CopyStruct(options, "options");
+    if constexpr (!std::is_same_v<Options, leafpack_group_options>) {
+      const std::string_view name(given.name == nullptr ? "" : given.name);
+      if (!name.empty()) absl::StrAppend(&call, " '", name.substr(0, 256), "'");
+    }
+    if (given.refusal != nullptr) Fail(absl::InvalidArgumentError(given.refusal));
     return std::forward<Read>(read)();
   } catch (...) {
     status = StatusOfException();
   }
-  Fail(RefuseCall(group, kind, std::move(status)));
+  Fail(RefuseCall(group, kind, AnnotateStatus(status, Where(call, group))));
 }
 
 inline TreeArg ReadTree(const leafpack_tree* tree, const char* argument) {
@@ -85,7 +101,7 @@ leafpack_error* Move(const leafpack_group* group, CollectiveKind kind,
                      leafpack_result** result, Read&& read, Run&& run) noexcept {
   return Guard([&] {
     const auto held = Need(group, "group");
-    auto arguments = Prepare(held->group, kind, [&] {
+    auto arguments = Prepare(held->group, kind, options, [&] {
       if (into == nullptr) NeedPointer(result, "result");
       auto trees = read();
       return std::make_pair(std::move(trees), ReadCallOptions(options));
@@ -102,7 +118,7 @@ leafpack_error* StartMove(const leafpack_group* group, CollectiveKind kind,
                           Start&& start) noexcept {
   return Guard([&] {
     const auto held = Need(group, "group");
-    auto arguments = Prepare(held->group, kind, [&] {
+    auto arguments = Prepare(held->group, kind, options, [&] {
       NeedPointer(work, "work");
       auto trees = read();
       return std::make_pair(std::move(trees), ReadCallOptions(options));

@@ -214,8 +214,8 @@ leafpack_error* leafpack_barrier(const leafpack_group* group,
                                  const leafpack_call_options* options) {
   return Guard([&] {
     const auto held = Need(group, "group");
-    MoveCall call =
-        Prepare(held->group, CollectiveKind::kBarrier, [&] { return ReadCallOptions(options); });
+    MoveCall call = Prepare(held->group, CollectiveKind::kBarrier, options,
+                            [&] { return ReadCallOptions(options); });
     CheckOk(leafpack::Barrier(held->group, call.ForCall()));
     call.FillStats();
   });

@@ -59,10 +59,13 @@ const Entry& EntryAt(const leafpack_entries& entries, size_t index) {
 }
 
 template <typename Value>
-const Value& ValueAt(const leafpack_entries& entries, size_t index, const char* expected) {
+const Value& ReadEntry(const leafpack_entries& entries, size_t index, const char* expected) {
   const Entry& entry = EntryAt(entries, index);
   const Value* value = std::get_if<Value>(&entry.value);
-  if (value == nullptr) FailArgument(entry.text.c_str(), absl::StrCat("is no ", expected));
+  if (value == nullptr) {
+    CheckOkAt(entry.key,
+              absl::InvalidArgumentError(absl::StrCat(entry.text, " is no ", expected)));
+  }
   return *value;
 }
 
@@ -137,7 +140,7 @@ leafpack_error* leafpack_entries_tensor(const leafpack_entries* entries, size_t 
   return Guard([&] {
     NeedPointer(tensor, "tensor");
     const auto object = Need(entries, "entries");
-    *tensor = MakeHandle(leafpack_tensor{ValueAt<at::Tensor>(*object, index, "tensor")});
+    *tensor = MakeHandle(leafpack_tensor{ReadEntry<at::Tensor>(*object, index, "tensor")});
   });
 }
 
@@ -146,7 +149,7 @@ leafpack_error* leafpack_entries_value(const leafpack_entries* entries, size_t i
   return Guard([&] {
     NeedPointer(value, "value");
     const auto object = Need(entries, "entries");
-    *value = MakeHandle(leafpack_value{ValueAt<leafpack::NonTensor>(*object, index, "value")});
+    *value = MakeHandle(leafpack_value{ReadEntry<leafpack::NonTensor>(*object, index, "value")});
   });
 }
 
@@ -155,7 +158,7 @@ leafpack_error* leafpack_entries_tree(const leafpack_entries* entries, size_t in
   return Guard([&] {
     NeedPointer(tree, "tree");
     const auto object = Need(entries, "entries");
-    *tree = MakeHandle(leafpack_tree{ValueAt<leafpack::TensorDict>(*object, index, "tree")});
+    *tree = MakeHandle(leafpack_tree{ReadEntry<leafpack::TensorDict>(*object, index, "tree")});
   });
 }
 

@@ -135,7 +135,7 @@ leafpack_error* leafpack_group_split(const leafpack_group* parent, int32_t color
   return Guard([&] {
     const auto object = Need(parent, "parent");
     const leafpack::SubGroupOptions read =
-        Prepare(object->group, leafpack::CollectiveKind::kSplit, [&] {
+        Prepare(object->group, leafpack::CollectiveKind::kSplit, options, [&] {
           NeedPointer(group, "group");
           leafpack::SubGroupOptions result;
           GroupCall call = ReadGroupOptions(options, object->group.options());

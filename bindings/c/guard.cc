@@ -10,12 +10,20 @@
 #include "absl/log/log.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "distributed/core/error.h"
 #include "tensordict/tensor_dict.h"
 
 namespace leafpack::c {
 
 void FailArgument(const char* argument, const std::string& what) {
   Fail(absl::InvalidArgumentError(absl::StrCat(argument, " ", what)));
+}
+
+void CheckOkAt(const NestedKey& path, absl::Status status) {
+  if (status.ok()) return;
+  ErrorDetails details = GetErrorDetails(status);
+  details.path = path.ToString();
+  Fail(WithErrorDetails(std::move(status), details));
 }
 
 void NeedPossible(size_t size, const char* argument) {
@@ -83,8 +91,16 @@ NestedKey ReadPath(const leafpack_component* path, size_t depth) {
     }
     if (component.kind == LEAFPACK_NAME) {
       NeedPointer(component.name, "path: the name of a component");
+      if (component.position != 0) {
+        FailArgument("path", absl::StrCat("has a name with the position ", component.position,
+                                          ", which must be 0 there"));
+      }
       components.emplace_back(ReadText(component.name, component.name_size, "path"));
     } else if (component.kind == LEAFPACK_POSITION) {
+      if (component.name != nullptr || component.name_size != 0) {
+        FailArgument("path", absl::StrCat("has the position ", component.position,
+                                          " with a name, which must be NULL and of size 0 there"));
+      }
       components.emplace_back(component.position);
     } else {
       FailArgument("path", absl::StrCat("has a component of kind ", component.kind,

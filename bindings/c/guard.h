@@ -41,6 +41,15 @@ T ValueOf(absl::StatusOr<T> value) {
   return *std::move(value);
 }
 
+// The same of what was done at `path`, which the error is then about.
+void CheckOkAt(const NestedKey& path, absl::Status status);
+
+template <typename T>
+T ValueAt(const NestedKey& path, absl::StatusOr<T> value) {
+  CheckOkAt(path, value.status());
+  return *std::move(value);
+}
+
 // In a catch block: the status of what was caught.
 absl::Status StatusOfException();
 

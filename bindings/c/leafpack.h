@@ -144,8 +144,7 @@ enum {
 LEAFPACK_API int32_t leafpack_error_code(const leafpack_error* error);
 LEAFPACK_API int32_t leafpack_error_kind(const leafpack_error* error);
 LEAFPACK_API const char* leafpack_error_message(const leafpack_error* error);
-/* Of calls on a group: the printable path of the first leaf concerned, or "". Errors of functions on trees
- * name the path in their message only. */
+/* The printable path of the first leaf or node concerned, or "". Of functions that are given a path, that one. */
 LEAFPACK_API const char* leafpack_error_path(const leafpack_error* error);
 /* Number of ranks that the error is about; `ranks`, if it is not NULL, gets them, sorted. */
 LEAFPACK_API size_t leafpack_error_ranks(const leafpack_error* error, const int32_t** ranks);
@@ -427,7 +426,8 @@ LEAFPACK_CALL leafpack_store_set(const leafpack_store* store, const char* key, s
 LEAFPACK_CALL leafpack_store_get(const leafpack_store* store, const char* key, size_t key_size,
                                  leafpack_value** value);
 /* Adds to a number that begins with 0; `sum` is what it is then. Its value reads as decimal text.
- * LEAFPACK_FAILED_PRECONDITION if the value is no number. */
+ * LEAFPACK_FAILED_PRECONDITION if the value is no number, LEAFPACK_INVALID_ARGUMENT if the sum would be beyond
+ * 64 bits (but for what others add meanwhile). */
 LEAFPACK_CALL leafpack_store_add(const leafpack_store* store, const char* key, size_t key_size,
                                  int64_t amount, int64_t* sum);
 /* In one step: sets the key to `desired` if it has the value `expected`, or if it has none and `expected` is
@@ -463,8 +463,9 @@ typedef struct leafpack_group_options {
    * reached by TCP, and in leafpack_group_split; not 0 gives up. */
   int32_t (*interrupt)(void* context);
   void* interrupt_context;
+  const char* refusal; /* as in leafpack_call_options; of leafpack_group_split all ranks hear */
 } leafpack_group_options;
-#define LEAFPACK_GROUP_OPTIONS_INIT {sizeof(leafpack_group_options), NULL, 0, NULL, NULL, NULL}
+#define LEAFPACK_GROUP_OPTIONS_INIT {sizeof(leafpack_group_options), NULL, 0, NULL, NULL, NULL, NULL}
 
 /* Making a group talks to nobody but the store at which the ranks meet; the first collective connects.
  * All of these may be called again for further groups, by all ranks in one order. */
@@ -565,9 +566,13 @@ typedef struct leafpack_call_options {
   int32_t (*interrupt)(void* context);
   void* interrupt_context;
   leafpack_stats* stats;       /* filled by a synchronous call; NULL: not */
+  /* Not NULL: the call is refused with this text, on all ranks, as if the library had found fault with an
+   * argument. So a caller tells the others why it cannot make the call that they wait in, such as a function
+   * of its own that failed. */
+  const char* refusal;
 } leafpack_call_options;
 #define LEAFPACK_CALL_OPTIONS_INIT \
-  { sizeof(leafpack_call_options), 0, NULL, 0, 0, 0, NULL, NULL, NULL }
+  { sizeof(leafpack_call_options), 0, NULL, 0, 0, 0, NULL, NULL, NULL, NULL }
 
 /* Of collectives that reduce. */
 typedef struct leafpack_reduce_options {
@@ -591,11 +596,12 @@ typedef struct leafpack_reduce_options {
   int32_t (*takes_leaf)(void* context, const char* path_text, const leafpack_component* path,
                         size_t depth);
   void* takes_leaf_context;
+  const char* refusal; /* as in leafpack_call_options */
 } leafpack_reduce_options;
 #define LEAFPACK_REDUCE_OPTIONS_INIT                                                              \
   {                                                                                               \
     sizeof(leafpack_reduce_options), 0, NULL, 0, 0, 0, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, NULL, \
-        NULL                                                                                      \
+        NULL, NULL                                                                                \
   }
 
 /* Of transfers between two ranks. */
@@ -617,7 +623,8 @@ typedef struct leafpack_transfer_options {
  * LEAFPACK_KIND_LAYOUT_MISMATCH with the first path that differs, what each side has, and the ranks;
  * nothing has changed and the group is usable at once. What one rank finds wrong with its own
  * arguments is that rank's error and LEAFPACK_KIND_PEER_REFUSED on the others. LEAFPACK_KIND_DEADLINE,
- * _PEER_LOST and _INTERRUPTED as docs/errors.md has them. Every wait ends by the call's deadline.
+ * _PEER_LOST and _INTERRUPTED as docs/errors.md has them. Every wait ends by the call's deadline. A group
+ * that is no handle, or a dead one, cannot tell anybody.
  *
  * X_async starts the same, returns at once, and gives a leafpack_work. Until the work is done, leaves
  * that it writes must be neither read nor written, and leaves that it sends must not be written. */
@@ -756,7 +763,9 @@ LEAFPACK_CALL leafpack_scatter_bytes_async(const void* const* data, const size_t
 /* ---- Transfers between two ranks --------------------------------------------------------------
  *
  * They match by sender and tag, in order. A send is over when the receiver has the whole tree, so two
- * ranks that both send first wait for each other: post one with isend or irecv. */
+ * ranks that both send first wait for each other: post one with isend or irecv. Being of two ranks alone and
+ * in no order, a transfer that is refused for its arguments is an error on its own rank; the other side waits
+ * for one that is made, by its own deadline. */
 
 /* As `from` of receives: whoever sends first. */
 #define LEAFPACK_ANY_RANK (-1)

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
 #include "bindings/c/guard.h"
@@ -161,6 +162,7 @@ TransferOptions ReadTransferOptions(const leafpack_transfer_options* options) {
 
 GroupCall ReadGroupOptions(const leafpack_group_options* options, GroupOptions defaults) {
   const leafpack_group_options given = CopyStruct(options, "options");
+  if (given.refusal != nullptr) Fail(absl::InvalidArgumentError(given.refusal));
   if (given.backend != nullptr) defaults.backend = given.backend;
   if (given.timeout_ms != 0) defaults.timeout = absl::Milliseconds(given.timeout_ms);
   if (given.interface_name != nullptr) defaults.interface_name = given.interface_name;

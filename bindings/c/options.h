@@ -32,6 +32,12 @@ inline constexpr size_t kFirstSize = sizeof(Struct);
 template <>
 inline constexpr size_t kFirstSize<leafpack_group_options> =
     offsetof(leafpack_group_options, interrupt);
+template <>
+inline constexpr size_t kFirstSize<leafpack_call_options> =
+    offsetof(leafpack_call_options, refusal);
+template <>
+inline constexpr size_t kFirstSize<leafpack_reduce_options> =
+    offsetof(leafpack_reduce_options, refusal);
 
 template <typename Struct>
 Struct CopyStruct(const Struct* theirs, const char* argument) {

@@ -20,7 +20,7 @@ leafpack_error* Reduction(const leafpack_group* group, CollectiveKind kind,
                           const leafpack_reduce_options* options, Read&& read, Run&& run) noexcept {
   return Guard([&] {
     const auto held = Need(group, "group");
-    auto arguments = Prepare(held->group, kind, [&] {
+    auto arguments = Prepare(held->group, kind, options, [&] {
       auto trees = read();
       return std::make_pair(std::move(trees), ReadReduceOptions(options));
     });
@@ -35,7 +35,7 @@ leafpack_error* StartReduction(const leafpack_group* group, CollectiveKind kind,
                                Read&& read, Start&& start) noexcept {
   return Guard([&] {
     const auto held = Need(group, "group");
-    auto arguments = Prepare(held->group, kind, [&] {
+    auto arguments = Prepare(held->group, kind, options, [&] {
       NeedPointer(work, "work");
       auto trees = read();
       return std::make_pair(std::move(trees), ReadReduceOptions(options));

@@ -47,7 +47,8 @@ leafpack_error* leafpack_tree_set_tensor(leafpack_tree* tree, const leafpack_com
                                          size_t depth, const leafpack_tensor* tensor) {
   return Guard([&] {
     const auto object = Need(tree, "tree");
-    CheckOk(object->tree.Set(ReadPath(path, depth), Need(tensor, "tensor")->tensor));
+    const auto key = ReadPath(path, depth);
+    CheckOkAt(key, object->tree.Set(key, Need(tensor, "tensor")->tensor));
   });
 }
 
@@ -55,7 +56,8 @@ leafpack_error* leafpack_tree_set_value(leafpack_tree* tree, const leafpack_comp
                                         size_t depth, const leafpack_value* value) {
   return Guard([&] {
     const auto object = Need(tree, "tree");
-    CheckOk(object->tree.Set(ReadPath(path, depth), Need(value, "value")->value));
+    const auto key = ReadPath(path, depth);
+    CheckOkAt(key, object->tree.Set(key, Need(value, "value")->value));
   });
 }
 
@@ -63,7 +65,8 @@ leafpack_error* leafpack_tree_set_tree(leafpack_tree* tree, const leafpack_compo
                                        size_t depth, const leafpack_tree* subtree) {
   return Guard([&] {
     const auto object = Need(tree, "tree");
-    CheckOk(object->tree.Set(ReadPath(path, depth), Need(subtree, "subtree")->tree));
+    const auto key = ReadPath(path, depth);
+    CheckOkAt(key, object->tree.Set(key, Need(subtree, "subtree")->tree));
   });
 }
 
@@ -72,7 +75,8 @@ leafpack_error* leafpack_tree_get_tensor(const leafpack_tree* tree, const leafpa
   return Guard([&] {
     NeedPointer(tensor, "tensor");
     const auto object = Need(tree, "tree");
-    *tensor = MakeHandle(leafpack_tensor{ValueOf(object->tree.Get(ReadPath(path, depth)))});
+    const auto key = ReadPath(path, depth);
+    *tensor = MakeHandle(leafpack_tensor{ValueAt(key, object->tree.Get(key))});
   });
 }
 
@@ -81,7 +85,8 @@ leafpack_error* leafpack_tree_get_value(const leafpack_tree* tree, const leafpac
   return Guard([&] {
     NeedPointer(value, "value");
     const auto object = Need(tree, "tree");
-    *value = MakeHandle(leafpack_value{ValueOf(object->tree.GetNonTensor(ReadPath(path, depth)))});
+    const auto key = ReadPath(path, depth);
+    *value = MakeHandle(leafpack_value{ValueAt(key, object->tree.GetNonTensor(key))});
   });
 }
 
@@ -90,13 +95,18 @@ leafpack_error* leafpack_tree_get_tree(const leafpack_tree* tree, const leafpack
   return Guard([&] {
     NeedPointer(subtree, "subtree");
     const auto object = Need(tree, "tree");
-    *subtree = MakeHandle(leafpack_tree{ValueOf(object->tree.GetDict(ReadPath(path, depth)))});
+    const auto key = ReadPath(path, depth);
+    *subtree = MakeHandle(leafpack_tree{ValueAt(key, object->tree.GetDict(key))});
   });
 }
 
 leafpack_error* leafpack_tree_erase(leafpack_tree* tree, const leafpack_component* path,
                                     size_t depth) {
-  return Guard([&] { CheckOk(Need(tree, "tree")->tree.Erase(ReadPath(path, depth))); });
+  return Guard([&] {
+    const auto object = Need(tree, "tree");
+    const auto key = ReadPath(path, depth);
+    CheckOkAt(key, object->tree.Erase(key));
+  });
 }
 
 leafpack_error* leafpack_tree_clear(leafpack_tree* tree) {

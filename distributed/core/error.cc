@@ -17,6 +17,8 @@ namespace leafpack {
 namespace {
 
 constexpr std::string_view kTypeUrl = "leafpack/ErrorDetails";
+// Of trees, which know no details: the path alone, as text (tensordict/path_payload.h).
+constexpr std::string_view kPathUrl = "leafpack/Path";
 
 // The payload never leaves the process: a plain sequence of length-prefixed fields in host order.
 void PutU32(std::string& out, uint32_t value) {
@@ -65,6 +67,9 @@ class Reader {
 
 ErrorDetails GetErrorDetails(const absl::Status& status) {
   ErrorDetails details;
+  if (const auto path = status.GetPayload(kPathUrl); path.has_value()) {
+    details.path = std::string(*path);
+  }
   auto payload = status.GetPayload(kTypeUrl);
   if (!payload.has_value()) return details;
   const std::string bytes(*payload);
@@ -72,7 +77,7 @@ ErrorDetails GetErrorDetails(const absl::Status& status) {
   details.kind = static_cast<ErrorKind>(reader.U32());
   details.tree_unchanged = reader.U32() != 0;
   details.outcome_unknown = reader.U32() != 0;
-  details.path = reader.String();
+  if (std::string path = reader.String(); !path.empty()) details.path = std::move(path);
   for (uint32_t n = reader.Count(); n > 0; --n) {
     details.ranks.push_back(GlobalRank(static_cast<int>(reader.U32())));
   }

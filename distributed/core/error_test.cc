@@ -38,6 +38,14 @@ TEST(ErrorDetailsTest, AreDefaultsWhereThereAreNone) {
   EXPECT_TRUE(WithErrorDetails(absl::OkStatus(), details).ok());
 }
 
+TEST(ErrorDetailsTest, HaveThePathThatATreeAttached) {
+  absl::Status status = absl::InvalidArgumentError("x");
+  status.SetPayload("leafpack/Path", absl::Cord("a.b"));
+  EXPECT_EQ(GetErrorDetails(AnnotateStatus(status, "all_reduce")).path, "a.b");
+  EXPECT_EQ(GetErrorDetails(WithErrorDetails(status, {})).path, "a.b");
+  EXPECT_EQ(GetErrorDetails(WithErrorDetails(status, {.path = "c"})).path, "c");
+}
+
 TEST(ErrorDetailsTest, DamagedPayloadDoesNotReadPastItsEnd) {
   absl::Status status = WithErrorDetails(absl::InternalError("x"), ErrorDetails{.path = "p"});
   status.SetPayload("leafpack/ErrorDetails", absl::Cord(std::string(13, '\xff')));

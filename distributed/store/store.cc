@@ -147,6 +147,11 @@ absl::StatusOr<int64_t> Store::Add(std::string_view key, int64_t amount) {
         return absl::FailedPreconditionError(
             absl::StrCat(what, ": its value is no number: '", value.substr(0, 40), "'"));
       }
+      int64_t sum = 0;
+      if (__builtin_add_overflow(number, amount, &sum)) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            what, ": out of range: adding ", amount, " to ", number, " is beyond 64 bits"));
+      }
     }
     return held_->store->add(std::string(key), amount);
   });

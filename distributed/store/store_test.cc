@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <string>
 #include <thread>
@@ -136,6 +137,24 @@ TEST_P(StoreTest, AddToATextIsAnErrorAndTheStoreStaysUsable) {
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
   EXPECT_TRUE(absl::StrContains(status.message(), "'words'")) << status;
   EXPECT_EQ(store_->Get("text").value(), "words");
+}
+
+TEST_P(StoreTest, AddBeyondTheRangeIsAnErrorAndTheStoreStaysUsable) {
+  const int64_t largest = std::numeric_limits<int64_t>::max();
+  const int64_t smallest = std::numeric_limits<int64_t>::min();
+  EXPECT_EQ(store_->Add("large", largest).value(), largest);
+  EXPECT_EQ(store_->Add("small", smallest).value(), smallest);
+  for (const absl::Status& status :
+       {store_->Add("large", 2).status(), store_->Add("small", -2).status()}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_TRUE(absl::StrContains(status.message(), "out of range")) << status;
+  }
+  const absl::Status status = store_->Add("large", 2).status();
+  EXPECT_TRUE(absl::StrContains(status.message(), "'large'")) << status;
+  EXPECT_TRUE(absl::StrContains(status.message(), "adding 2 to 9223372036854775807")) << status;
+  EXPECT_EQ(store_->Get("large").value(), "9223372036854775807");
+  EXPECT_EQ(store_->Add("large", -1).value(), largest - 1);
+  EXPECT_EQ(store_->Add("small", 1).value(), smallest + 1);
 }
 
 TEST_P(StoreTest, BadTimeouts) {

@@ -136,7 +136,8 @@ absl::StatusOr<std::optional<Group>> SplitGroup(const Group& parent, std::option
   GroupOptions group_options =
       options.group.has_value() ? *std::move(options.group) : parent.options();
   if (absl::Status status = CheckOptions(group_options); !status.ok()) {
-    return parent.engine().Refuse(CollectiveKind::kSplit, AnnotateStatus(status, "split"),
+    const std::string where = absl::StrCat("split on rank ", parent.global_rank().value());
+    return parent.engine().Refuse(CollectiveKind::kSplit, AnnotateStatus(status, where),
                                   absl::Now() + parent.options().timeout);
   }
   const Choice mine{.there = 1,

@@ -16,6 +16,8 @@ namespace {
 constexpr size_t kMaxNameBytes = 256;
 
 std::string Where(std::string_view kind_name, std::string_view name, const Group& group) {
+  // Of a name that is too long, so that there is room for the text which says so.
+  if (name.size() > kMaxNameBytes) name = name.substr(0, 32);
   const std::string call =
       name.empty() ? std::string(kind_name) : absl::StrCat(kind_name, " '", name, "'");
   return absl::StrCat(call, " on rank ", group.global_rank().value());

@@ -68,6 +68,7 @@ static void add_group_options(void) {
   MEMBER(leafpack_group_options, interface_name);
   MEMBER(leafpack_group_options, interrupt);
   MEMBER(leafpack_group_options, interrupt_context);
+  MEMBER(leafpack_group_options, refusal);
 }
 
 static void add_stats(void) {
@@ -96,6 +97,7 @@ static void add_call_options(void) {
   MEMBER(leafpack_call_options, interrupt);
   MEMBER(leafpack_call_options, interrupt_context);
   MEMBER(leafpack_call_options, stats);
+  MEMBER(leafpack_call_options, refusal);
 }
 
 static void add_reduce_options(void) {
@@ -117,6 +119,7 @@ static void add_reduce_options(void) {
   MEMBER(leafpack_reduce_options, reserved);
   MEMBER(leafpack_reduce_options, takes_leaf);
   MEMBER(leafpack_reduce_options, takes_leaf_context);
+  MEMBER(leafpack_reduce_options, refusal);
 }
 
 static void add_transfer_options(void) {

@@ -72,25 +72,175 @@ static void mismatches(void) {
   leafpack_tree_free(tree);
 }
 
+/* An asynchronous call of the others fails in its wait. */
+static leafpack_error* finished(leafpack_error* error, leafpack_work** work) {
+  if (*work == NULL) return error;
+  CHECK(error == NULL);
+  error = leafpack_work_wait(*work, LEAFPACK_NO_TIMEOUT);
+  leafpack_work_free(*work);
+  return error;
+}
+
+/* Of the rank that does it: everything of a call that can be wrong before it is made. Of the others: the same
+ * call, right. The `kind` of the call is what its error begins with. */
+enum { kNumFaults = 19 };
+static leafpack_error* faulty_call(int fault, int wrong, leafpack_tree* const* own,
+                                   const char** kind, const char** reason) {
+  leafpack_reduce_options reduce = LEAFPACK_REDUCE_OPTIONS_INIT;
+  leafpack_call_options call = LEAFPACK_CALL_OPTIONS_INIT;
+  leafpack_group_options making = LEAFPACK_GROUP_OPTIONS_INIT;
+  const leafpack_tree* const tree = own[0];
+  const leafpack_tree* const given = wrong ? NULL : tree;
+  const leafpack_tree* trees[8] = {NULL};
+  for (int32_t i = 0; i < size; ++i) trees[i] = own[i];
+  leafpack_result* result = NULL;
+  leafpack_work* work = NULL;
+  leafpack_group* group = NULL;
+  static char long_name[2000];
+  const size_t members = (size_t)size;
+  *kind = "all_reduce";
+  switch (fault) {
+    case 0:
+      *reason = "options.op is 99";
+      if (wrong) reduce.op = 99;
+      return leafpack_all_reduce(tree, world, &reduce);
+    case 1:
+      *reason = "tree is NULL";
+      return leafpack_all_reduce(given, world, NULL);
+    case 2:
+      *kind = "all_reduce 'late'";
+      *reason = "options.takes_leaf is NULL";
+      reduce.name = "late";
+      if (wrong) reduce.leaves = LEAFPACK_CHOSEN_LEAVES;
+      return leafpack_all_reduce(tree, world, &reduce);
+    case 3:
+      *reason = "work is NULL";
+      return finished(leafpack_all_reduce_async(tree, world, NULL, wrong ? NULL : &work), &work);
+    case 4:
+      *kind = "reduce";
+      *reason = "options has struct_size 8";
+      if (wrong) reduce.struct_size = 8;
+      return leafpack_reduce(tree, 0, world, &reduce);
+    case 5:
+      *kind = "reduce_scatter";
+      *reason = "trees is NULL";
+      if (wrong) trees[1] = NULL;
+      return leafpack_reduce_scatter(trees, members, world, NULL);
+    case 6:
+      *kind = "broadcast";
+      *reason = "options.check is 3";
+      if (wrong) call.check = 3;
+      return leafpack_broadcast(tree, 0, world, &call, NULL);
+    case 7:
+      *kind = "all_gather";
+      *reason = "result is NULL";
+      return leafpack_all_gather(tree, world, NULL, wrong ? NULL : &result);
+    case 8:
+      *kind = "all_gather";
+      *reason = "joining is 2";
+      return leafpack_all_gather_joined(tree, wrong ? 2 : LEAFPACK_STACK, NULL, world, NULL, &result);
+    case 9:
+      *kind = "gather";
+      *reason = "options.stats has struct_size 0";
+      leafpack_stats stats = {0};
+      if (wrong) call.stats = &stats;
+      return leafpack_gather(tree, 0, world, &call, &result);
+    case 10:
+      *kind = "scatter";
+      *reason = "tree is no leafpack_tree that is alive";
+      leafpack_tree* dead = new_tree();
+      leafpack_tree_free(dead);
+      return leafpack_scatter(wrong ? dead : NULL, rank == 0 ? trees : NULL, rank == 0 ? members : 0,
+                              0, world, NULL, &result);
+    case 11:
+      *kind = "all_to_all";
+      *reason = "trees is NULL";
+      return leafpack_all_to_all(wrong ? NULL : trees, members, world, NULL, &result);
+    case 12:
+      *kind = "barrier";
+      *reason = "options has members behind its first";
+      struct {
+        leafpack_call_options known;
+        int64_t unknown;
+      } later = {.known = LEAFPACK_CALL_OPTIONS_INIT, .unknown = 1};
+      later.known.struct_size = sizeof(later);
+      return leafpack_barrier(world, wrong ? &later.known : NULL);
+    case 13:
+      *kind = "all_gather";
+      *reason = "data is NULL";
+      return leafpack_all_gather_bytes(wrong ? NULL : "x", 1, world, NULL, &result);
+    case 14:
+      *kind = "split";
+      *reason = "options has struct_size 1";
+      if (wrong) making.struct_size = 1;
+      return leafpack_group_split(world, 0, 0, &making, &group);
+    case 15:
+      *kind = "split";
+      *reason = "a color of mine";
+      if (wrong) making.refusal = "a color of mine";
+      return leafpack_group_split(world, 0, 0, &making, &group);
+    case 16:
+      *kind = "all_reduce 'data'";
+      *reason = "the data set is empty";
+      reduce.name = "data";
+      if (wrong) reduce.refusal = "the data set is empty";
+      return leafpack_all_reduce(given, world, &reduce); /* nothing else is looked at */
+    case 17:
+      memset(long_name, 'n', sizeof(long_name) - 1);
+      *kind = "barrier 'nnn";
+      *reason = "name has 1999 bytes; at most 256 are allowed";
+      if (wrong) call.name = long_name;
+      return leafpack_barrier(world, &call);
+    default:
+      *kind = "all_gather";
+      *reason = "the data set is empty";
+      if (wrong) call.refusal = "the data set is empty";
+      return finished(leafpack_all_gather_async(given, world, &call, wrong ? NULL : &work), &work);
+  }
+}
+
 /* What one rank finds wrong with its own arguments is told to the others. */
 static void refusals(void) {
   const int32_t culprit = size - 1;
-  leafpack_tree* tree = new_tree();
-  add_floats(tree, "a", 2, 0);
-  leafpack_reduce_options options = LEAFPACK_REDUCE_OPTIONS_INIT;
-  if (rank == culprit) {
-    options.op = 99;
-    REFUSED(leafpack_all_reduce(tree, world, &options), "options.op");
-    REFUSED(leafpack_all_reduce(NULL, world, NULL), "tree is NULL");
-  } else {
-    leafpack_error* error = leafpack_all_reduce(tree, world, &options);
-    check_kind(error, LEAFPACK_FAILED_PRECONDITION, LEAFPACK_KIND_PEER_REFUSED);
-    check_ranks(error, &culprit, 1);
-    CHECK(strstr(leafpack_error_message(error), "options.op is 99") != NULL);
-    leafpack_error_free(error);
-    FAILS(leafpack_all_reduce(tree, world, NULL), LEAFPACK_FAILED_PRECONDITION, "tree is NULL");
+  leafpack_tree* trees[8] = {NULL};
+  for (int32_t i = 0; i < size; ++i) {
+    trees[i] = new_tree();
+    add_floats(trees[i], "a", 2, 0);
   }
-  leafpack_tree_free(tree);
+  for (int fault = 0; fault < kNumFaults; ++fault) {
+    const char* kind = NULL;
+    const char* reason = NULL;
+    char text[128];
+    leafpack_error* error = faulty_call(fault, rank == culprit, trees, &kind, &reason);
+    snprintf(text, sizeof(text), " on rank %d: %s", (int)culprit, reason);
+    const char* message = leafpack_error_message(error);
+    if (strstr(message, text) == NULL || strstr(message, kind) == NULL) {
+      fprintf(stderr, "fault %d, without \"%s\" or \"%s\": %s\n", fault, kind, text, message);
+      exit(1);
+    }
+    if (rank == culprit) {
+      check_kind(error, LEAFPACK_INVALID_ARGUMENT, LEAFPACK_KIND_OTHER);
+      CHECK(strncmp(message, kind, strlen(kind)) == 0);
+    } else {
+      check_kind(error, LEAFPACK_FAILED_PRECONDITION, LEAFPACK_KIND_PEER_REFUSED);
+      check_ranks(error, &culprit, 1);
+    }
+    leafpack_error_free(error);
+    group_works();
+  }
+
+  /* A transfer is of two ranks: what is wrong with one is its own rank's alone. */
+  char text[64];
+  snprintf(text, sizeof(text), "send on rank %d: timeout must be > 0", (int)rank);
+  leafpack_transfer_options options = LEAFPACK_TRANSFER_OPTIONS_INIT;
+  options.timeout_ms = -1;
+  REFUSED(leafpack_send(trees[0], (rank + 1) % size, world, &options), text);
+  options.struct_size = 2;
+  snprintf(text, sizeof(text), "recv on rank %d: options has struct_size 2", (int)rank);
+  REFUSED(leafpack_recv(trees[0], (rank + 1) % size, world, &options, NULL), text);
+  snprintf(text, sizeof(text), "send on rank %d: tree is NULL", (int)rank);
+  REFUSED(leafpack_send(NULL, (rank + 1) % size, world, NULL), text);
+  for (int32_t i = 0; i < size; ++i) leafpack_tree_free(trees[i]);
   group_works();
 }
 

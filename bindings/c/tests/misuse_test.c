@@ -175,6 +175,16 @@ static void wrong_paths(void) {
   wrong[0].reserved = 7;
   REFUSED(leafpack_tree_contains(tree, wrong, 1, &there), "reserved is 7");
   wrong[0].reserved = 0;
+  wrong[0].position = 3;
+  REFUSED(leafpack_tree_contains(tree, wrong, 1, &there), "a name with the position 3");
+  wrong[0].kind = LEAFPACK_POSITION;
+  REFUSED(leafpack_tree_contains(tree, wrong, 1, &there), "the position 3 with a name");
+  wrong[0].name = NULL;
+  REFUSED(leafpack_tree_contains(tree, wrong, 1, &there), "the position 3 with a name");
+  wrong[0].name_size = 0;
+  OK(leafpack_tree_contains(tree, wrong, 1, &there));
+  CHECK_INT(there, 0);
+  wrong[0] = (leafpack_component)LEAFPACK_BY_NAME("x");
   wrong[0].name_size = 0; /* the empty name is a name */
   OK(leafpack_tree_contains(tree, wrong, 1, &there));
   CHECK_INT(there, 0);
@@ -236,6 +246,9 @@ static void wrong_options(void) {
   REFUSED(leafpack_group_of_ranks(group, nobody, 2, NULL, NULL, &made), "num_ranks");
   REFUSED(leafpack_group_of_ranks(group, nobody, 0, NULL, NULL, &made), "");
   REFUSED(leafpack_group_shutdown(group, 0), "timeout_ms");
+  options = (leafpack_group_options)LEAFPACK_GROUP_OPTIONS_INIT;
+  options.refusal = "no group today";
+  REFUSED(leafpack_groups_in_process(1, &options, &made), "no group today");
   CHECK(made == NULL);
 
   /* Overlapping leaves and an op that the dtype does not have: refused by path. */
@@ -254,8 +267,12 @@ static void wrong_options(void) {
     leafpack_tensor_free(tensor);
   }
   leafpack_layout* layout = NULL;
-  REFUSED(leafpack_layout_of(overlapping, &layout), "low");
-  REFUSED(leafpack_all_reduce(overlapping, group, NULL), "low");
+  for (int i = 0; i < 2; ++i) {
+    leafpack_error* clash = i == 0 ? leafpack_layout_of(overlapping, &layout)
+                                   : leafpack_all_reduce(overlapping, group, NULL);
+    CHECK_TEXT(leafpack_error_path(clash), "high"); /* the first in order */
+    REFUSED(clash, "leaves high and low overlap");
+  }
   leafpack_tree_free(overlapping);
   reduce.op = LEAFPACK_BAND;
   leafpack_error* error = leafpack_all_reduce(tree, group, &reduce);
@@ -309,6 +326,17 @@ static void earlier_versions(void) {
   leafpack_group_free(half);
   options.struct_size -= 8;
   REFUSED(leafpack_group_split(group, 0, 0, &options, &half), "struct_size 24");
+
+  leafpack_call_options call = LEAFPACK_CALL_OPTIONS_INIT;
+  call.struct_size = offsetof(leafpack_call_options, refusal);
+  call.refusal = "not read";
+  OK(leafpack_barrier(group, &call));
+  leafpack_reduce_options reduce = LEAFPACK_REDUCE_OPTIONS_INIT;
+  reduce.struct_size = offsetof(leafpack_reduce_options, refusal);
+  reduce.refusal = "not read";
+  OK(leafpack_all_reduce(tree, group, &reduce));
+  reduce.struct_size -= 8;
+  REFUSED(leafpack_all_reduce(tree, group, &reduce), "struct_size 104");
 }
 
 static void wrong_waits(void) {

@@ -293,6 +293,60 @@ static void errors(void) {
   check_no_leaks();
 }
 
+/* The call must fail with an error about this path. */
+#define ABOUT(call, path)                                \
+  do {                                                   \
+    leafpack_error* about_ = (call);                     \
+    CHECK(about_ != NULL);                               \
+    CHECK_TEXT(leafpack_error_path(about_), (path));     \
+    CHECK(strstr(leafpack_error_message(about_), (path)) != NULL); \
+    leafpack_error_free(about_);                         \
+  } while (0)
+
+static void errors_name_their_path(void) {
+  const int64_t batch[] = {2};
+  const int64_t other[] = {3};
+  leafpack_tree* tree = new_tree();
+  leafpack_tensor* tensor = NULL;
+  leafpack_value* value = NULL;
+  leafpack_tree* below = NULL;
+  leafpack_entries* leaves = NULL;
+  const leafpack_component path[] = {LEAFPACK_BY_NAME("a"), LEAFPACK_AT(1), LEAFPACK_BY_NAME("b.c")};
+  OK(leafpack_tensor_zeros(LEAFPACK_FLOAT32, 1, batch, &tensor));
+  OK(leafpack_tree_set_tensor(tree, path, 2, tensor));
+  ABOUT(leafpack_tree_set_tensor(tree, path, 3, tensor), "a[1].\"b.c\"");
+  ABOUT(leafpack_tree_set_tree(tree, path, 1, tree), "a");
+  OK(leafpack_value_int(1, &value));
+  ABOUT(leafpack_tree_set_value(tree, path, 3, value), "a[1].\"b.c\"");
+  leafpack_value_free(value);
+  ABOUT(leafpack_tree_get_tensor(tree, path, 1, &tensor), "a");
+  ABOUT(leafpack_tree_get_value(tree, path, 2, &value), "a[1]");
+  ABOUT(leafpack_tree_get_tree(tree, path, 3, &below), "a[1].\"b.c\"");
+  ABOUT(leafpack_tree_erase(tree, path + 1, 1), "[1]");
+  OK(leafpack_tree_leaves(tree, &leaves));
+  ABOUT(leafpack_entries_value(leaves, 0, &value), "a[1]");
+  leafpack_entries_free(leaves);
+  ABOUT(leafpack_tree_set_batch_size(tree, other, 1), "a[1]");
+  leafpack_tensor_free(tensor);
+
+  /* Leaves that a layout refuses. */
+  static float data[4];
+  const int64_t sizes[] = {2, 2};
+  const int64_t strides[] = {0, 1};
+  leafpack_buffer buffer = LEAFPACK_BUFFER_INIT;
+  leafpack_layout* layout = NULL;
+  buffer.data = data;
+  buffer.num_dims = 2;
+  buffer.sizes = sizes;
+  buffer.strides = strides;
+  OK(leafpack_tensor_from_buffer(&buffer, &tensor));
+  OK(leafpack_tree_set_tensor(tree, path, 2, tensor));
+  leafpack_tensor_free(tensor);
+  ABOUT(leafpack_layout_of(tree, &layout), "a[1]");
+  leafpack_tree_free(tree);
+  check_no_leaks();
+}
+
 int main(void) {
   versions();
   set_and_get();
@@ -301,5 +355,6 @@ int main(void) {
   entries();
   layouts();
   errors();
+  errors_name_their_path();
   return 0;
 }

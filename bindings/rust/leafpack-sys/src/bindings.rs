@@ -195,6 +195,7 @@ pub struct leafpack_group_options {
     pub interface_name: *const c_char,
     pub interrupt: Option<unsafe extern "C" fn(context: *mut c_void) -> i32>,
     pub interrupt_context: *mut c_void,
+    pub refusal: *const c_char,
 }
 
 #[repr(C)]
@@ -225,6 +226,7 @@ pub struct leafpack_call_options {
     pub interrupt: Option<unsafe extern "C" fn(context: *mut c_void) -> i32>,
     pub interrupt_context: *mut c_void,
     pub stats: *mut leafpack_stats,
+    pub refusal: *const c_char,
 }
 
 #[repr(C)]
@@ -247,6 +249,7 @@ pub struct leafpack_reduce_options {
     pub reserved: i32,
     pub takes_leaf: Option<unsafe extern "C" fn(context: *mut c_void, path_text: *const c_char, path: *const leafpack_component, depth: usize) -> i32>,
     pub takes_leaf_context: *mut c_void,
+    pub refusal: *const c_char,
 }
 
 #[repr(C)]

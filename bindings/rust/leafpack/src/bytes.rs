@@ -13,7 +13,7 @@ use crate::work::{Received, TreeWork};
 
 /// The bytes of the rank `root` of the job, on every rank. Only the root's `data` is looked at.
 pub fn broadcast_bytes(data: &[u8], root: i32, group: &Group, options: &CallOptions<'_>) -> Result<Vec<u8>> {
-    result(options, |options, result| unsafe {
+    result(options, Ok(()), |options, result| unsafe {
         sys::leafpack_broadcast_bytes(bytes(data), data.len(), root, group.as_raw(), options, result)
     })?
     .bytes()
@@ -39,7 +39,7 @@ pub fn broadcast_bytes_async(
     group: &Group,
     options: &CallOptions<'_>,
 ) -> Result<TreeWork<'static, Vec<u8>>> {
-    let work = started(options, |options, work| unsafe {
+    let work = started(options, Ok(()), |options, work| unsafe {
         sys::leafpack_broadcast_bytes_async(bytes(data), data.len(), root, group.as_raw(), options, work)
     })?;
     Ok(fly(work, []))
@@ -47,7 +47,7 @@ pub fn broadcast_bytes_async(
 
 /// The bytes of all ranks, by rank of the group.
 pub fn all_gather_bytes(data: &[u8], group: &Group, options: &CallOptions<'_>) -> Result<Vec<Vec<u8>>> {
-    result(options, |options, result| unsafe {
+    result(options, Ok(()), |options, result| unsafe {
         sys::leafpack_all_gather_bytes(bytes(data), data.len(), group.as_raw(), options, result)
     })?
     .strings()
@@ -59,7 +59,7 @@ pub fn all_gather_bytes_async(
     group: &Group,
     options: &CallOptions<'_>,
 ) -> Result<TreeWork<'static, Vec<Vec<u8>>>> {
-    let work = started(options, |options, work| unsafe {
+    let work = started(options, Ok(()), |options, work| unsafe {
         sys::leafpack_all_gather_bytes_async(bytes(data), data.len(), group.as_raw(), options, work)
     })?;
     Ok(fly(work, []))
@@ -67,7 +67,7 @@ pub fn all_gather_bytes_async(
 
 /// As [`all_gather_bytes`] on the rank `root` of the job; the others get nothing.
 pub fn gather_bytes(data: &[u8], root: i32, group: &Group, options: &CallOptions<'_>) -> Result<Vec<Vec<u8>>> {
-    result(options, |options, result| unsafe {
+    result(options, Ok(()), |options, result| unsafe {
         sys::leafpack_gather_bytes(bytes(data), data.len(), root, group.as_raw(), options, result)
     })?
     .strings()
@@ -80,7 +80,7 @@ pub fn gather_bytes_async(
     group: &Group,
     options: &CallOptions<'_>,
 ) -> Result<TreeWork<'static, Vec<Vec<u8>>>> {
-    let work = started(options, |options, work| unsafe {
+    let work = started(options, Ok(()), |options, work| unsafe {
         sys::leafpack_gather_bytes_async(bytes(data), data.len(), root, group.as_raw(), options, work)
     })?;
     Ok(fly(work, []))
@@ -94,7 +94,7 @@ fn parts(data: &[&[u8]]) -> (Vec<*const std::os::raw::c_void>, Vec<usize>) {
 /// The root's `data[i]` goes to rank i of the group. Only the root's `data` is looked at.
 pub fn scatter_bytes(data: &[&[u8]], root: i32, group: &Group, options: &CallOptions<'_>) -> Result<Vec<u8>> {
     let (starts, sizes) = parts(data);
-    result(options, |options, result| unsafe {
+    result(options, Ok(()), |options, result| unsafe {
         let (starts, sizes) = (array(&starts), array(&sizes));
         sys::leafpack_scatter_bytes(starts, sizes, data.len(), root, group.as_raw(), options, result)
     })?
@@ -109,7 +109,7 @@ pub fn scatter_bytes_async(
     options: &CallOptions<'_>,
 ) -> Result<TreeWork<'static, Vec<u8>>> {
     let (starts, sizes) = parts(data);
-    let work = started(options, |options, work| unsafe {
+    let work = started(options, Ok(()), |options, work| unsafe {
         let (starts, sizes) = (array(&starts), array(&sizes));
         sys::leafpack_scatter_bytes_async(starts, sizes, data.len(), root, group.as_raw(), options, work)
     })?;

@@ -37,8 +37,8 @@ use Waiting::{Here, Later};
 /// # }
 /// ```
 pub fn all_reduce(tree: &mut TensorDict<'_>, group: &Group, options: &AllReduceOptions<'_>) -> Result<()> {
-    tree.settle(true)?;
-    options.with_raw(Here, [&*tree], |options| unsafe {
+    let ready = tree.settle(true);
+    options.with_raw(Here, ready, [&*tree], |options| unsafe {
         sys::leafpack_all_reduce(tree.as_raw(), group.as_raw(), options)
     })
 }
@@ -61,9 +61,9 @@ pub fn all_reduce_async<'t>(
     group: &Group,
     options: &AllReduceOptions<'_>,
 ) -> Result<TreeWork<'t>> {
-    tree.settle(true)?;
+    let ready = tree.settle(true);
     let mut work = ptr::null_mut();
-    options.with_raw(Later, [&*tree], |options| unsafe {
+    options.with_raw(Later, ready, [&*tree], |options| unsafe {
         sys::leafpack_all_reduce_async(tree.as_raw(), group.as_raw(), options, &mut work)
     })?;
     Ok(fly(work, [(&*tree, true)]))
@@ -71,8 +71,8 @@ pub fn all_reduce_async<'t>(
 
 /// As [`all_reduce`] on the rank `root` of the job; leaves of the others do not change.
 pub fn reduce(tree: &mut TensorDict<'_>, root: i32, group: &Group, options: &AllReduceOptions<'_>) -> Result<()> {
-    tree.settle(true)?;
-    options.with_raw(Here, [&*tree], |options| unsafe {
+    let ready = tree.settle(true);
+    options.with_raw(Here, ready, [&*tree], |options| unsafe {
         sys::leafpack_reduce(tree.as_raw(), root, group.as_raw(), options)
     })
 }
@@ -84,9 +84,9 @@ pub fn reduce_async<'t>(
     group: &Group,
     options: &AllReduceOptions<'_>,
 ) -> Result<TreeWork<'t>> {
-    tree.settle(true)?;
+    let ready = tree.settle(true);
     let mut work = ptr::null_mut();
-    options.with_raw(Later, [&*tree], |options| unsafe {
+    options.with_raw(Later, ready, [&*tree], |options| unsafe {
         sys::leafpack_reduce_async(tree.as_raw(), root, group.as_raw(), options, &mut work)
     })?;
     Ok(fly(work, [(&*tree, true)]))
@@ -95,11 +95,8 @@ pub fn reduce_async<'t>(
 /// `trees` has one tree for each rank of the group; this rank's own becomes the reduction of those of
 /// all ranks, the others do not change.
 pub fn reduce_scatter(trees: &mut [TensorDict<'_>], group: &Group, options: &AllReduceOptions<'_>) -> Result<()> {
-    for tree in trees.iter() {
-        tree.settle(true)?;
-    }
-    let raw = handles(trees.iter())?;
-    options.with_raw(Here, trees.iter(), |options| unsafe {
+    let (raw, ready) = handles(trees.iter(), true);
+    options.with_raw(Here, ready, trees.iter(), |options| unsafe {
         sys::leafpack_reduce_scatter(array(&raw), raw.len(), group.as_raw(), options)
     })
 }
@@ -110,12 +107,9 @@ pub fn reduce_scatter_async<'t>(
     group: &Group,
     options: &AllReduceOptions<'_>,
 ) -> Result<TreeWork<'t>> {
-    for tree in trees.iter() {
-        tree.settle(true)?;
-    }
-    let raw = handles(trees.iter())?;
+    let (raw, ready) = handles(trees.iter(), true);
     let mut work = ptr::null_mut();
-    options.with_raw(Later, trees.iter(), |options| unsafe {
+    options.with_raw(Later, ready, trees.iter(), |options| unsafe {
         sys::leafpack_reduce_scatter_async(array(&raw), raw.len(), group.as_raw(), options, &mut work)
     })?;
     Ok(fly(work, trees.iter().map(|tree| (tree, true))))
@@ -123,8 +117,8 @@ pub fn reduce_scatter_async<'t>(
 
 /// The leaves of the rank `root` of the job go to every rank, into its tree, whose layout must be the root's.
 pub fn broadcast(tree: &mut TensorDict<'_>, root: i32, group: &Group, options: &CallOptions<'_>) -> Result<()> {
-    tree.settle(true)?;
-    options.with_raw(Here, |options| unsafe {
+    let ready = tree.settle(true);
+    options.with_raw(Here, ready, |options| unsafe {
         sys::leafpack_broadcast(tree.as_raw(), root, group.as_raw(), options, ptr::null_mut())
     })
 }
@@ -136,8 +130,8 @@ pub fn broadcast_async<'t>(
     group: &Group,
     options: &CallOptions<'_>,
 ) -> Result<TreeWork<'t>> {
-    tree.settle(true)?;
-    let work = started(options, |options, work| unsafe {
+    let ready = tree.settle(true);
+    let work = started(options, ready, |options, work| unsafe {
         sys::leafpack_broadcast_async(tree.as_raw(), root, group.as_raw(), options, work)
     })?;
     Ok(fly(work, [(&*tree, true)]))
@@ -145,7 +139,7 @@ pub fn broadcast_async<'t>(
 
 /// The part of a [`broadcast`] for a rank, not the root, that has no tree: it gets a new one.
 pub fn broadcast_new(root: i32, group: &Group, options: &CallOptions<'_>) -> Result<TensorDict<'static>> {
-    result(options, |options, result| unsafe {
+    result(options, Ok(()), |options, result| unsafe {
         sys::leafpack_broadcast(ptr::null(), root, group.as_raw(), options, result)
     })?
     .tree()
@@ -157,7 +151,7 @@ pub fn broadcast_new_async(
     group: &Group,
     options: &CallOptions<'_>,
 ) -> Result<TreeWork<'static, TensorDict<'static>>> {
-    let work = started(options, |options, work| unsafe {
+    let work = started(options, Ok(()), |options, work| unsafe {
         sys::leafpack_broadcast_async(ptr::null(), root, group.as_raw(), options, work)
     })?;
     Ok(fly(work, []))
@@ -165,8 +159,8 @@ pub fn broadcast_new_async(
 
 /// The trees of all ranks, by rank of the group, this rank's own as a copy. Layouts may differ.
 pub fn all_gather(tree: &TensorDict<'_>, group: &Group, options: &CallOptions<'_>) -> Result<Vec<TensorDict<'static>>> {
-    tree.settle(false)?;
-    result(options, |options, result| unsafe {
+    let ready = tree.settle(false);
+    result(options, ready, |options, result| unsafe {
         sys::leafpack_all_gather(tree.as_raw(), group.as_raw(), options, result)
     })?
     .trees()
@@ -178,8 +172,8 @@ pub fn all_gather_async<'t>(
     group: &Group,
     options: &CallOptions<'_>,
 ) -> Result<TreeWork<'t, Vec<TensorDict<'static>>>> {
-    tree.settle(false)?;
-    let work = started(options, |options, work| unsafe {
+    let ready = tree.settle(false);
+    let work = started(options, ready, |options, work| unsafe {
         sys::leafpack_all_gather_async(tree.as_raw(), group.as_raw(), options, work)
     })?;
     Ok(fly(work, [(tree, false)]))
@@ -210,8 +204,8 @@ pub fn all_gather_joined(
     group: &Group,
     options: &CallOptions<'_>,
 ) -> Result<TensorDict<'static>> {
-    tree.settle(false)?;
-    result(options, |options, result| unsafe {
+    let ready = tree.settle(false);
+    result(options, ready, |options, result| unsafe {
         sys::leafpack_all_gather_joined(tree.as_raw(), joining.as_raw(), ptr::null(), group.as_raw(), options, result)
     })?
     .tree()
@@ -224,8 +218,8 @@ pub fn all_gather_joined_async<'t>(
     group: &Group,
     options: &CallOptions<'_>,
 ) -> Result<TreeWork<'t, TensorDict<'static>>> {
-    tree.settle(false)?;
-    let work = started(options, |options, work| unsafe {
+    let ready = tree.settle(false);
+    let work = started(options, ready, |options, work| unsafe {
         let (tree, joining) = (tree.as_raw(), joining.as_raw());
         sys::leafpack_all_gather_joined_async(tree, joining, ptr::null(), group.as_raw(), options, work)
     })?;
@@ -240,9 +234,8 @@ pub fn all_gather_joined_into(
     group: &Group,
     options: &CallOptions<'_>,
 ) -> Result<()> {
-    tree.settle(false)?;
-    into.settle(true)?;
-    options.with_raw(Here, |options| unsafe {
+    let ready = tree.settle(false).and_then(|()| into.settle(true));
+    options.with_raw(Here, ready, |options| unsafe {
         let (tree, joining, result) = (tree.as_raw(), joining.as_raw(), ptr::null_mut());
         sys::leafpack_all_gather_joined(tree, joining, into.as_raw(), group.as_raw(), options, result)
     })
@@ -256,9 +249,8 @@ pub fn all_gather_joined_into_async<'t>(
     group: &Group,
     options: &CallOptions<'_>,
 ) -> Result<TreeWork<'t>> {
-    tree.settle(false)?;
-    into.settle(true)?;
-    let work = started(options, |options, work| unsafe {
+    let ready = tree.settle(false).and_then(|()| into.settle(true));
+    let work = started(options, ready, |options, work| unsafe {
         let (tree, joining) = (tree.as_raw(), joining.as_raw());
         sys::leafpack_all_gather_joined_async(tree, joining, into.as_raw(), group.as_raw(), options, work)
     })?;
@@ -272,8 +264,8 @@ pub fn gather(
     group: &Group,
     options: &CallOptions<'_>,
 ) -> Result<Vec<TensorDict<'static>>> {
-    tree.settle(false)?;
-    result(options, |options, result| unsafe {
+    let ready = tree.settle(false);
+    result(options, ready, |options, result| unsafe {
         sys::leafpack_gather(tree.as_raw(), root, group.as_raw(), options, result)
     })?
     .trees()
@@ -286,8 +278,8 @@ pub fn gather_async<'t>(
     group: &Group,
     options: &CallOptions<'_>,
 ) -> Result<TreeWork<'t, Vec<TensorDict<'static>>>> {
-    tree.settle(false)?;
-    let work = started(options, |options, work| unsafe {
+    let ready = tree.settle(false);
+    let work = started(options, ready, |options, work| unsafe {
         sys::leafpack_gather_async(tree.as_raw(), root, group.as_raw(), options, work)
     })?;
     Ok(fly(work, [(tree, false)]))
@@ -301,8 +293,8 @@ pub fn gather_and_stack(
     group: &Group,
     options: &CallOptions<'_>,
 ) -> Result<Option<TensorDict<'static>>> {
-    tree.settle(false)?;
-    let trees = result(options, |options, result| unsafe {
+    let ready = tree.settle(false);
+    let trees = result(options, ready, |options, result| unsafe {
         sys::leafpack_gather_and_stack(tree.as_raw(), root, group.as_raw(), options, result)
     })?
     .trees()?;
@@ -316,8 +308,8 @@ pub fn gather_and_stack_async<'t>(
     group: &Group,
     options: &CallOptions<'_>,
 ) -> Result<TreeWork<'t, Option<TensorDict<'static>>>> {
-    tree.settle(false)?;
-    let work = started(options, |options, work| unsafe {
+    let ready = tree.settle(false);
+    let work = started(options, ready, |options, work| unsafe {
         sys::leafpack_gather_and_stack_async(tree.as_raw(), root, group.as_raw(), options, work)
     })?;
     Ok(fly(work, [(tree, false)]))
@@ -330,8 +322,8 @@ pub fn scatter(
     group: &Group,
     options: &CallOptions<'_>,
 ) -> Result<TensorDict<'static>> {
-    let trees = handles(trees)?;
-    result(options, |options, result| unsafe {
+    let (trees, ready) = handles(trees, false);
+    result(options, ready, |options, result| unsafe {
         sys::leafpack_scatter(ptr::null(), array(&trees), trees.len(), root, group.as_raw(), options, result)
     })?
     .tree()
@@ -344,8 +336,8 @@ pub fn scatter_async<'t>(
     group: &Group,
     options: &CallOptions<'_>,
 ) -> Result<TreeWork<'t, TensorDict<'static>>> {
-    let raw = handles(trees)?;
-    let work = started(options, |options, work| unsafe {
+    let (raw, ready) = handles(trees, false);
+    let work = started(options, ready, |options, work| unsafe {
         sys::leafpack_scatter_async(ptr::null(), array(&raw), raw.len(), root, group.as_raw(), options, work)
     })?;
     Ok(fly(work, trees.iter().map(|tree| (tree, false))))
@@ -359,9 +351,9 @@ pub fn scatter_into(
     group: &Group,
     options: &CallOptions<'_>,
 ) -> Result<()> {
-    tree.settle(true)?;
-    let trees = handles(trees)?;
-    options.with_raw(Here, |options| unsafe {
+    let (trees, read) = handles(trees, false);
+    let ready = tree.settle(true).and(read);
+    options.with_raw(Here, ready, |options| unsafe {
         let (tree, result) = (tree.as_raw(), ptr::null_mut());
         sys::leafpack_scatter(tree, array(&trees), trees.len(), root, group.as_raw(), options, result)
     })
@@ -375,9 +367,9 @@ pub fn scatter_into_async<'t>(
     group: &Group,
     options: &CallOptions<'_>,
 ) -> Result<TreeWork<'t>> {
-    tree.settle(true)?;
-    let raw = handles(trees)?;
-    let work = started(options, |options, work| unsafe {
+    let (raw, read) = handles(trees, false);
+    let ready = tree.settle(true).and(read);
+    let work = started(options, ready, |options, work| unsafe {
         sys::leafpack_scatter_async(tree.as_raw(), array(&raw), raw.len(), root, group.as_raw(), options, work)
     })?;
     let sent = trees.iter().map(|tree| (tree, false));
@@ -390,8 +382,8 @@ pub fn all_to_all(
     group: &Group,
     options: &CallOptions<'_>,
 ) -> Result<Vec<TensorDict<'static>>> {
-    let trees = handles(trees)?;
-    result(options, |options, result| unsafe {
+    let (trees, ready) = handles(trees, false);
+    result(options, ready, |options, result| unsafe {
         sys::leafpack_all_to_all(array(&trees), trees.len(), group.as_raw(), options, result)
     })?
     .trees()
@@ -403,8 +395,8 @@ pub fn all_to_all_async<'t>(
     group: &Group,
     options: &CallOptions<'_>,
 ) -> Result<TreeWork<'t, Vec<TensorDict<'static>>>> {
-    let raw = handles(trees)?;
-    let work = started(options, |options, work| unsafe {
+    let (raw, ready) = handles(trees, false);
+    let work = started(options, ready, |options, work| unsafe {
         sys::leafpack_all_to_all_async(array(&raw), raw.len(), group.as_raw(), options, work)
     })?;
     Ok(fly(work, trees.iter().map(|tree| (tree, false))))
@@ -412,5 +404,5 @@ pub fn all_to_all_async<'t>(
 
 /// Returns once every rank of the group has called it.
 pub fn barrier(group: &Group, options: &CallOptions<'_>) -> Result<()> {
-    options.with_raw(Here, |options| unsafe { sys::leafpack_barrier(group.as_raw(), options) })
+    options.with_raw(Here, Ok(()), |options| unsafe { sys::leafpack_barrier(group.as_raw(), options) })
 }

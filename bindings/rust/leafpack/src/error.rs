@@ -102,8 +102,7 @@ impl Error {
         &self.message
     }
 
-    /// Of calls on a group: the printable path of the first leaf concerned, or "". Errors of a tree's own
-    /// functions name the path in their message only.
+    /// The printable path of the first leaf or node concerned, or "". Of functions that are given a path, that one.
     pub fn path(&self) -> &str {
         &self.path
     }

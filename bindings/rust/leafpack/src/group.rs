@@ -9,7 +9,7 @@ use std::time::Duration;
 use leafpack_sys as sys;
 
 use crate::error::{assure_interface, check, Error, Result};
-use crate::options::{c_string, milliseconds, milliseconds_of_call, text_or_null, with_interrupt};
+use crate::options::{c_string, milliseconds, milliseconds_of_call, refusal_of, text_or_null, with_interrupt};
 use crate::store::Store;
 
 /// How to make a group; `Default` has them all.
@@ -27,22 +27,27 @@ pub struct GroupOptions<'o> {
 }
 
 impl GroupOptions<'_> {
+    /// Makes a call, or, where it is not `ready`, refuses it.
     fn with_raw(
         &self,
+        ready: Result<()>,
         call: impl FnOnce(*const sys::leafpack_group_options) -> *mut sys::leafpack_error,
     ) -> Result<()> {
         assure_interface();
-        let backend = self.backend.map(c_string).transpose()?;
-        let interface_name = self.interface_name.map(c_string).transpose()?;
-        let timeout_ms = milliseconds_of_call(self.timeout);
+        let texts = ready.and_then(|()| {
+            Ok((self.backend.map(c_string).transpose()?, self.interface_name.map(c_string).transpose()?))
+        });
+        let refusal = texts.as_ref().err().map(|error| refusal_of(error.message()));
+        let (backend, interface_name) = texts.unwrap_or_default();
         with_interrupt(self.interrupt, |interrupt, interrupt_context| {
             call(&sys::leafpack_group_options {
                 struct_size: std::mem::size_of::<sys::leafpack_group_options>(),
                 backend: text_or_null(&backend),
-                timeout_ms,
+                timeout_ms: milliseconds_of_call(self.timeout),
                 interface_name: text_or_null(&interface_name),
                 interrupt,
                 interrupt_context,
+                refusal: text_or_null(&refusal),
             })
         })
     }
@@ -50,10 +55,11 @@ impl GroupOptions<'_> {
     /// Calls a function that gives a group, or none.
     fn made(
         &self,
+        ready: Result<()>,
         make: impl FnOnce(*const sys::leafpack_group_options, *mut *mut sys::leafpack_group) -> *mut sys::leafpack_error,
     ) -> Result<Option<Group>> {
         let mut made = Made(ptr::null_mut());
-        self.with_raw(|options| make(options, &mut made.0))?;
+        self.with_raw(ready, |options| make(options, &mut made.0))?;
         Ok(made.take())
     }
 
@@ -61,7 +67,7 @@ impl GroupOptions<'_> {
         &self,
         make: impl FnOnce(*const sys::leafpack_group_options, *mut *mut sys::leafpack_group) -> *mut sys::leafpack_error,
     ) -> Result<Group> {
-        Ok(self.made(make)?.expect("the library gave no group"))
+        Ok(self.made(Ok(()), make)?.expect("the library gave no group"))
     }
 }
 
@@ -179,7 +185,7 @@ impl Group {
         // Room for each, even where the size is refused.
         let mut made: Vec<Made> = (0..size).map(|_| Made(ptr::null_mut())).collect();
         options
-            .with_raw(|options| unsafe { sys::leafpack_groups_in_process(size, options, made.as_mut_ptr().cast()) })?;
+            .with_raw(Ok(()), |options| unsafe { sys::leafpack_groups_in_process(size, options, made.as_mut_ptr().cast()) })?;
         Ok(made.iter_mut().filter_map(Made::take).collect())
     }
 
@@ -197,11 +203,13 @@ impl Group {
     /// A collective: ranks of one color get one group, ordered by `key`, then by rank; None for a rank
     /// without a color. What the options do not give is this group's.
     pub fn split(&self, color: Option<i32>, key: i32, options: &GroupOptions<'_>) -> Result<Option<Group>> {
-        if color == Some(sys::LEAFPACK_NO_COLOR) {
-            return Err(Error::invalid_argument(format!("the color {} stands for none", sys::LEAFPACK_NO_COLOR)));
-        }
+        let ready = if color == Some(sys::LEAFPACK_NO_COLOR) {
+            Err(Error::invalid_argument(format!("the color {} stands for none", sys::LEAFPACK_NO_COLOR)))
+        } else {
+            Ok(())
+        };
         let color = color.unwrap_or(sys::LEAFPACK_NO_COLOR);
-        options.made(|options, raw| unsafe { sys::leafpack_group_split(self.as_raw(), color, key, options, raw) })
+        options.made(ready, |options, raw| unsafe { sys::leafpack_group_split(self.as_raw(), color, key, options, raw) })
     }
 
     fn number(

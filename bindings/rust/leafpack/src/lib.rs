@@ -34,6 +34,8 @@
 
 mod bytes;
 mod collectives;
+mod dlpack;
+mod dtype;
 mod error;
 mod group;
 mod key;
@@ -52,6 +54,8 @@ pub use bytes::{
     irecv_bytes, isend_bytes, recv_bytes, scatter_bytes, scatter_bytes_async, send_bytes,
 };
 pub use collectives::*;
+pub use dlpack::{DlPack, DlPackVersioned};
+pub use dtype::{DType, Element, Number, BF16, F16};
 pub use error::{Error, ErrorCode, ErrorKind, Result};
 pub use group::{Group, GroupOptions};
 pub use key::{KeyComponent, NestedKey};
@@ -61,9 +65,7 @@ pub use options::{
     AllReduceOptions, Bucketing, CallOptions, CheckMode, LeafFilter, OnFailure, ReduceOp, TransferOptions,
 };
 pub use store::Store;
-pub use tensor::{
-    DType, Device, DlPack, DlPackVersioned, Element, Number, Tensor, TensorKind, TensorMut, TensorRef, BF16, F16,
-};
+pub use tensor::{Device, Tensor, TensorKind, TensorMut, TensorRef};
 pub use tensor_dict::{Layout, Leaf, Leaves, LeavesMut, TensorDict, TreeRef};
 pub use transfers::{irecv, irecv_into, isend, recv, recv_into, send};
 pub use work::{CollectiveStats, FromResult, Received, TreeWork};

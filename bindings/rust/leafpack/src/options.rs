@@ -128,6 +128,34 @@ pub struct TransferOptions<'o> {
     pub interrupt: Option<&'o dyn Fn() -> bool>,
 }
 
+/// A reason for all ranks to read.
+pub(crate) fn refusal_of(text: &str) -> CString {
+    CString::new(text.replace('\0', "\\0")).expect("no zero byte is left")
+}
+
+/// What stops a call before it is made. The call is refused in its place in the order of the group.
+enum Stop {
+    /// Of an earlier call; this one gives it.
+    Earlier(Error),
+    /// Of arguments; this call gives the library's error of the same text.
+    Argument(Error),
+    /// Goes on once the other ranks know.
+    Panic(Box<dyn Any + Send>),
+}
+
+impl Stop {
+    fn refusal(&self) -> CString {
+        match self {
+            Stop::Earlier(error) | Stop::Argument(error) => refusal_of(error.message()),
+            Stop::Panic(panic) => {
+                let text = panic.downcast_ref::<String>().map(String::as_str);
+                let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no text");
+                refusal_of(&format!("the filter of leaves panicked: {text}"))
+            }
+        }
+    }
+}
+
 pub(crate) fn c_string(text: &str) -> Result<CString> {
     CString::new(text).map_err(|_| Error::invalid_argument(format!("{text:?} holds a zero byte")))
 }
@@ -232,14 +260,16 @@ pub(crate) enum Waiting {
 }
 
 impl CallOptions<'_> {
+    /// Makes a call, or, where it is not `ready`, refuses it.
     pub(crate) fn with_raw(
         &self,
         waiting: Waiting,
+        ready: Result<()>,
         call: impl FnOnce(*const sys::leafpack_call_options) -> *mut sys::leafpack_error,
     ) -> Result<()> {
         let reducing = AllReduceOptions { call: *self, ..Default::default() };
         // The first members of both structs are the same.
-        reducing.with_raw(waiting, [], |raw| {
+        reducing.with_raw(waiting, ready, [], |raw| {
             let raw = unsafe { &*raw };
             call(&sys::leafpack_call_options {
                 struct_size: std::mem::size_of::<sys::leafpack_call_options>(),
@@ -251,20 +281,21 @@ impl CallOptions<'_> {
                 interrupt: raw.interrupt,
                 interrupt_context: raw.interrupt_context,
                 stats: raw.stats,
+                refusal: raw.refusal,
             })
         })
     }
 }
 
 impl AllReduceOptions<'_> {
-    /// `trees` are those whose leaves the filter is asked about.
+    /// Makes a call, or, where it is not `ready`, refuses it. `trees` are those whose leaves the filter is asked about.
     pub(crate) fn with_raw<'t, 'a: 't>(
         &self,
         waiting: Waiting,
+        ready: Result<()>,
         trees: impl IntoIterator<Item = &'t TensorDict<'a>>,
         call: impl FnOnce(*const sys::leafpack_reduce_options) -> *mut sys::leafpack_error,
     ) -> Result<()> {
-        let name = self.call.name.map(c_string).transpose()?;
         let leaves = match self.leaves {
             LeafFilter::All => sys::LEAFPACK_ALL_LEAVES,
             LeafFilter::Floating => sys::LEAFPACK_FLOATING_LEAVES,
@@ -286,47 +317,55 @@ impl AllReduceOptions<'_> {
             Bucketing::PerLeaf => (sys::LEAFPACK_PER_LEAF, 0),
             Bucketing::MaxBytes(bytes) => (sys::LEAFPACK_MAX_BYTES, bytes),
         };
-        let timeout_ms = milliseconds_of_call(self.call.timeout);
+        let read = || Ok((self.call.name.map(c_string).transpose()?, chosen(self.leaves, trees)?));
+        let given = match ready.map(|()| catch_unwind(AssertUnwindSafe(read))) {
+            Ok(Ok(Ok(given))) => Ok(given),
+            Ok(Ok(Err(error))) => Err(Stop::Argument(error)),
+            Ok(Err(panic)) => Err(Stop::Panic(panic)),
+            Err(error) => Err(Stop::Earlier(error)),
+        };
+        let refusal = given.as_ref().err().map(Stop::refusal);
+        let nothing = (None, None);
+        let (name, chosen) = given.as_ref().unwrap_or(&nothing);
         let (asked, filled) =
             if waiting == Waiting::Here { (self.call.interrupt, self.call.stats) } else { (None, None) };
+        let asked = if refusal.is_none() { asked } else { None };
         let mut stats = CollectiveStats::raw();
-        let make = |chosen: Option<&Chosen>, interrupt, interrupt_context| call(&sys::leafpack_reduce_options {
-            struct_size: std::mem::size_of::<sys::leafpack_reduce_options>(),
-            timeout_ms,
-            name: text_or_null(&name),
-            on_failure: match self.call.on_failure {
-                OnFailure::Report => sys::LEAFPACK_REPORT,
-                OnFailure::Restore => sys::LEAFPACK_RESTORE,
-            },
-            check: match self.call.check {
-                CheckMode::Always => sys::LEAFPACK_ALWAYS,
-                CheckMode::First => sys::LEAFPACK_FIRST,
-                CheckMode::Off => sys::LEAFPACK_OFF,
-            },
-            max_in_flight_bytes: self.call.max_in_flight_bytes.unwrap_or(0),
-            interrupt,
-            interrupt_context,
-            stats: if filled.is_some() { &mut stats } else { ptr::null_mut() },
-            op,
-            bucketing,
-            factor,
-            bucket_bytes,
-            leaves,
-            reserved: 0,
-            takes_leaf: chosen.map(|_| look_up_leaf as _),
-            takes_leaf_context: chosen.map_or(ptr::null_mut(), |chosen| chosen as *const Chosen as *mut c_void),
+        let result = with_interrupt(asked, |interrupt, interrupt_context| {
+            call(&sys::leafpack_reduce_options {
+                struct_size: std::mem::size_of::<sys::leafpack_reduce_options>(),
+                timeout_ms: milliseconds_of_call(self.call.timeout),
+                name: text_or_null(name),
+                on_failure: match self.call.on_failure {
+                    OnFailure::Report => sys::LEAFPACK_REPORT,
+                    OnFailure::Restore => sys::LEAFPACK_RESTORE,
+                },
+                check: match self.call.check {
+                    CheckMode::Always => sys::LEAFPACK_ALWAYS,
+                    CheckMode::First => sys::LEAFPACK_FIRST,
+                    CheckMode::Off => sys::LEAFPACK_OFF,
+                },
+                max_in_flight_bytes: self.call.max_in_flight_bytes.unwrap_or(0),
+                interrupt,
+                interrupt_context,
+                stats: if filled.is_some() { &mut stats } else { ptr::null_mut() },
+                op,
+                bucketing,
+                factor,
+                bucket_bytes,
+                leaves,
+                reserved: 0,
+                takes_leaf: chosen.as_ref().map(|_| look_up_leaf as _),
+                takes_leaf_context: chosen
+                    .as_ref()
+                    .map_or(ptr::null_mut(), |chosen| chosen as *const Chosen as *mut c_void),
+                refusal: text_or_null(&refusal),
+            })
         });
-        match catch_unwind(AssertUnwindSafe(|| chosen(self.leaves, trees))) {
-            Ok(Ok(chosen)) => with_interrupt(asked, |interrupt, context| make(chosen.as_ref(), interrupt, context))?,
-            failed => {
-                // Leaves to be chosen by nobody are refused, in the call's place in the order of the group: the other
-                // ranks hear of it.
-                let _refused = check(make(None, None, ptr::null_mut()));
-                match failed {
-                    Ok(error) => return error.map(|_| ()),
-                    Err(panic) => resume_unwind(panic),
-                }
-            }
+        match given {
+            Err(Stop::Panic(panic)) => resume_unwind(panic),
+            Err(Stop::Earlier(error)) => return Err(error),
+            Err(Stop::Argument(_)) | Ok(_) => result?,
         }
         if let Some(filled) = filled {
             filled.set(CollectiveStats::from_raw(&stats));

@@ -12,30 +12,39 @@ use crate::work::{FromResult, RawResult, RawWork, TreeWork};
 
 type RawError = *mut sys::leafpack_error;
 
-/// Handles of trees that are only read.
+/// Handles of trees, and the error of a call that one of them is still in.
 pub(crate) fn handles<'t, 'a: 't>(
     trees: impl IntoIterator<Item = &'t TensorDict<'a>>,
-) -> Result<Vec<*const sys::leafpack_tree>> {
-    trees.into_iter().map(|tree| tree.settle(false).map(|()| tree.as_raw() as *const _)).collect()
+    writes: bool,
+) -> (Vec<*const sys::leafpack_tree>, Result<()>) {
+    let mut ready = Ok(());
+    let handle = |tree: &TensorDict<'a>| {
+        ready = std::mem::replace(&mut ready, Ok(())).and(tree.settle(writes));
+        tree.as_raw() as *const _
+    };
+    let handles = trees.into_iter().map(handle).collect();
+    (handles, ready)
 }
 
-/// The result of a call that the caller waits in.
+/// The result of a call that the caller waits in. One that is not `ready` is refused, on all ranks.
 pub(crate) fn result(
     options: &CallOptions<'_>,
+    ready: Result<()>,
     call: impl FnOnce(*const sys::leafpack_call_options, *mut *mut sys::leafpack_result) -> RawError,
 ) -> Result<RawResult> {
     let mut result = RawResult::none();
-    options.with_raw(Waiting::Here, |options| call(options, result.as_mut()))?;
+    options.with_raw(Waiting::Here, ready, |options| call(options, result.as_mut()))?;
     Ok(result)
 }
 
 /// The work of a call that is waited for later. No closure is asked meanwhile, so that no panic can lose it.
 pub(crate) fn started(
     options: &CallOptions<'_>,
+    ready: Result<()>,
     call: impl FnOnce(*const sys::leafpack_call_options, *mut *mut sys::leafpack_work) -> RawError,
 ) -> Result<*mut sys::leafpack_work> {
     let mut work = ptr::null_mut();
-    options.with_raw(Waiting::Later, |options| call(options, &mut work))?;
+    options.with_raw(Waiting::Later, ready, |options| call(options, &mut work))?;
     Ok(work)
 }
 

@@ -7,71 +7,8 @@ use std::ptr::{self, NonNull};
 
 use leafpack_sys as sys;
 
-use crate::error::{assure_interface, check, slice_of, text_of, Error, Result};
-
-macro_rules! dtypes {
-    ($($item:ident = $number:ident,)*) => {
-        /// The type of a tensor's elements.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        #[non_exhaustive]
-        pub enum DType {
-            $($item,)*
-        }
-
-        impl DType {
-            pub(crate) fn number(self) -> i32 {
-                match self {
-                    $(DType::$item => sys::$number,)*
-                }
-            }
-
-            pub(crate) fn from_number(number: i32) -> Option<DType> {
-                match number {
-                    $(sys::$number => Some(DType::$item),)*
-                    _ => None,
-                }
-            }
-        }
-    };
-}
-
-dtypes! {
-    UInt8 = LEAFPACK_UINT8,
-    Int8 = LEAFPACK_INT8,
-    Int16 = LEAFPACK_INT16,
-    Int32 = LEAFPACK_INT32,
-    Int64 = LEAFPACK_INT64,
-    Float16 = LEAFPACK_FLOAT16,
-    Float32 = LEAFPACK_FLOAT32,
-    Float64 = LEAFPACK_FLOAT64,
-    Complex32 = LEAFPACK_COMPLEX32,
-    Complex64 = LEAFPACK_COMPLEX64,
-    Complex128 = LEAFPACK_COMPLEX128,
-    Bool = LEAFPACK_BOOL,
-    BFloat16 = LEAFPACK_BFLOAT16,
-    Float8E5M2 = LEAFPACK_FLOAT8_E5M2,
-    Float8E4M3Fn = LEAFPACK_FLOAT8_E4M3FN,
-    Float8E5M2Fnuz = LEAFPACK_FLOAT8_E5M2FNUZ,
-    Float8E4M3Fnuz = LEAFPACK_FLOAT8_E4M3FNUZ,
-    UInt16 = LEAFPACK_UINT16,
-    UInt32 = LEAFPACK_UINT32,
-    UInt64 = LEAFPACK_UINT64,
-    Float8E8M0Fnu = LEAFPACK_FLOAT8_E8M0FNU,
-}
-
-impl DType {
-    /// "float32", as errors and layouts have it.
-    pub fn name(self) -> String {
-        // SAFETY: the text lives for ever.
-        unsafe { text_of(sys::leafpack_dtype_name(self.number())) }
-    }
-
-    /// Bytes of an element.
-    pub fn size(self) -> usize {
-        // SAFETY: no pointers.
-        unsafe { sys::leafpack_dtype_size(self.number()) }
-    }
-}
+use crate::dtype::{DType, Element, Number};
+use crate::error::{assure_interface, check, slice_of, Error, Result};
 
 /// What a tensor is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,69 +28,6 @@ pub struct Device {
     /// 1 is the CPU.
     pub device_type: i32,
     pub index: i32,
-}
-
-mod private {
-    pub trait Sealed {}
-}
-
-/// A Rust type that has a dtype. What has none here (complex numbers, 8-bit floats) is reached as bytes
-/// ([`Tensor::as_bytes`]) or as DLPack.
-pub trait Element: private::Sealed + Copy + Send + Sync + 'static {
-    const DTYPE: DType;
-    /// Whether these bytes are values of the type.
-    #[doc(hidden)]
-    fn are_values(_bytes: &[u8]) -> bool {
-        true
-    }
-}
-
-/// An element of which any bytes are a value. All are but bool: a rank in another language may send it any byte, which
-/// memory that Rust takes for bools must not hold.
-pub trait Number: Element {}
-
-macro_rules! elements {
-    ($($element:ty = $dtype:ident,)*) => {
-        $(
-            impl private::Sealed for $element {}
-            impl Element for $element {
-                const DTYPE: DType = DType::$dtype;
-            }
-            impl Number for $element {}
-        )*
-    };
-}
-
-elements! {
-    u8 = UInt8, u16 = UInt16, u32 = UInt32, u64 = UInt64,
-    i8 = Int8, i16 = Int16, i32 = Int32, i64 = Int64,
-    f32 = Float32, f64 = Float64,
-    F16 = Float16, BF16 = BFloat16,
-}
-
-impl private::Sealed for bool {}
-impl Element for bool {
-    const DTYPE: DType = DType::Bool;
-    // A peer may have sent any byte.
-    fn are_values(bytes: &[u8]) -> bool {
-        bytes.iter().all(|byte| *byte <= 1)
-    }
-}
-
-/// The bits of a half-precision float.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(transparent)]
-pub struct F16(pub u16);
-
-/// The bits of a bfloat16: the upper half of an `f32`'s.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(transparent)]
-pub struct BF16(pub u16);
-
-impl BF16 {
-    pub fn to_f32(self) -> f32 {
-        f32::from_bits(u32::from(self.0) << 16)
-    }
 }
 
 /// A tensor, the only handle on its memory: that of a `Vec` (`Tensor<'static>`), or of a slice that
@@ -241,24 +115,6 @@ impl Tensor<'static> {
         // SAFETY: as the header asks.
         unsafe { made(|raw| sys::leafpack_tensor_undefined(raw)) }
     }
-
-    /// A tensor over memory that came as DLPack; nothing is copied. On an error `managed` stays the
-    /// caller's.
-    ///
-    /// # Safety
-    /// `managed` is valid, its memory may be used from any thread, and nobody else uses it while the
-    /// tensor, or a tree that it is moved into, lives.
-    pub unsafe fn from_dlpack(managed: *mut sys::DLManagedTensor) -> Result<Self> {
-        made(|raw| sys::leafpack_tensor_from_dlpack(managed, raw))
-    }
-
-    /// The same of DLPack 1, which tells its version; what may only be read is refused.
-    ///
-    /// # Safety
-    /// As of [`Tensor::from_dlpack`].
-    pub unsafe fn from_dlpack_versioned(managed: *mut sys::DLManagedTensorVersioned) -> Result<Self> {
-        made(|raw| sys::leafpack_tensor_from_dlpack_versioned(managed, raw))
-    }
 }
 
 fn from_vec<T: Element>(data: Vec<T>, sizes: &[i64], strides: Option<&[i64]>) -> Result<Tensor<'static>> {
@@ -279,7 +135,7 @@ fn from_vec<T: Element>(data: Vec<T>, sizes: &[i64], strides: Option<&[i64]>) ->
 ///
 /// # Safety
 /// `make` gives a handle of ours, whose memory lives for `'a`.
-unsafe fn made<'a>(
+pub(crate) unsafe fn made<'a>(
     make: impl FnOnce(*mut *mut sys::leafpack_tensor) -> *mut sys::leafpack_error,
 ) -> Result<Tensor<'a>> {
     assure_interface();
@@ -512,72 +368,6 @@ impl<'a> Tensor<'a> {
         // SAFETY: as in as_mut_slice; any bytes are numbers.
         Ok(unsafe { std::slice::from_raw_parts_mut(memory, bytes) })
     }
-
-    /// The tensor as DLPack; nothing is copied.
-    pub fn to_dlpack(&self) -> Result<DlPack<'_>> {
-        let mut managed = ptr::null_mut();
-        // SAFETY: as the header asks.
-        unsafe { check(sys::leafpack_tensor_to_dlpack(self.as_raw(), &mut managed))? };
-        let managed = NonNull::new(managed).expect("the library gave no DLPack");
-        Ok(DlPack { managed, _tensor: PhantomData })
-    }
-
-    /// The same as DLPack 1.
-    pub fn to_dlpack_versioned(&self) -> Result<DlPackVersioned<'_>> {
-        let mut managed = ptr::null_mut();
-        // SAFETY: as the header asks.
-        unsafe { check(sys::leafpack_tensor_to_dlpack_versioned(self.as_raw(), &mut managed))? };
-        let managed = NonNull::new(managed).expect("the library gave no DLPack");
-        Ok(DlPackVersioned { managed, _tensor: PhantomData })
-    }
-}
-
-macro_rules! dlpack {
-    ($(#[$doc:meta])* $name:ident, $managed:ident) => {
-        $(#[$doc])*
-        #[derive(Debug)]
-        pub struct $name<'t> {
-            managed: NonNull<sys::$managed>,
-            _tensor: PhantomData<&'t ()>,
-        }
-
-        impl $name<'_> {
-            /// What the pointer points to lives as long as `self`.
-            pub fn as_ptr(&self) -> *mut sys::$managed {
-                self.managed.as_ptr()
-            }
-
-            /// Gives it away: who takes it calls its deleter once. The memory stays until then, but if it
-            /// was borrowed ([`Tensor::from_slice`]) only as long as that, and who writes it must know that
-            /// Rust may be reading.
-            pub fn into_raw(self) -> *mut sys::$managed {
-                let managed = self.managed.as_ptr();
-                std::mem::forget(self);
-                managed
-            }
-        }
-
-        impl Drop for $name<'_> {
-            fn drop(&mut self) {
-                // SAFETY: ours, called once.
-                unsafe {
-                    if let Some(deleter) = self.managed.as_ref().deleter {
-                        deleter(self.managed.as_ptr());
-                    }
-                }
-            }
-        }
-    };
-}
-
-dlpack! {
-    /// A tensor as DLPack; dropping it calls the deleter.
-    DlPack, DLManagedTensor
-}
-
-dlpack! {
-    /// A tensor as DLPack 1, which tells its version; dropping it calls the deleter.
-    DlPackVersioned, DLManagedTensorVersioned
 }
 
 /// A tensor of a tree that is borrowed for `'t`.

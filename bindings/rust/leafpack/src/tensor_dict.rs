@@ -8,10 +8,11 @@ use std::sync::{Arc, Mutex};
 
 use leafpack_sys as sys;
 
+use crate::dtype::Element;
 use crate::error::{assure_interface, check, slice_of, text_of, Error, Result};
 use crate::key::NestedKey;
 use crate::non_tensor::{NonTensor, RawValue};
-use crate::tensor::{signed, Element, Tensor, TensorMut, TensorRef};
+use crate::tensor::{signed, Tensor, TensorMut, TensorRef};
 use crate::work::RawWork;
 
 /// A tree whose leaves are tensors or plain values.

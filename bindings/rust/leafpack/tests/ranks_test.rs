@@ -6,6 +6,10 @@ use std::time::Duration;
 
 use leafpack::*;
 
+/// What goes wrong between ranks.
+#[path = "ranks/faults.rs"]
+mod faults;
+
 /// As std::mem::forget, in a place where a leak checker finds it.
 fn forget<T>(value: T) {
     static KEPT: std::sync::Mutex<Vec<usize>> = std::sync::Mutex::new(Vec::new());
@@ -381,58 +385,6 @@ fn groups_are_split_and_ranks_translated() {
 }
 
 #[test]
-fn ranks_that_disagree_get_one_error_each_and_go_on() {
-    let group = group();
-    let (rank, size) = (group.rank(), group.size());
-    if size == 1 {
-        return;
-    }
-    let mut tree = tree_of(rank);
-    if rank == size - 1 {
-        tree.set("a", Tensor::from_vec(vec![0i32; 3], &[3]).unwrap()).unwrap();
-    }
-    let error = all_reduce(&mut tree, &group, &AllReduceOptions::default()).unwrap_err();
-    assert_eq!(error.code(), ErrorCode::FailedPrecondition);
-    assert_eq!(error.kind(), ErrorKind::LayoutMismatch);
-    assert_eq!(error.path(), "a");
-    assert!(error.ranks().contains(&(size - 1)), "{error:?}");
-    assert!(error.tree_unchanged());
-
-    // What one rank refuses.
-    let mut tree = tree_of(rank);
-    if rank == 0 {
-        tree.set("a", Tensor::undefined().unwrap()).unwrap();
-    }
-    let options = AllReduceOptions { op: ReduceOp::Band, ..Default::default() };
-    let error = all_reduce(&mut tree, &group, &options).unwrap_err();
-    assert!(!error.message().is_empty());
-
-    let mut tree = tree_of(rank);
-    all_reduce(&mut tree, &group, &AllReduceOptions::default()).unwrap();
-    check(&tree, |leaf, element| sum(size, leaf, element));
-}
-
-#[test]
-fn a_call_that_a_rank_misses_ends_by_its_deadline_or_by_the_interrupt() {
-    let group = group();
-    if group.size() == 1 {
-        return;
-    }
-    let meeting = self::group();
-    barrier(&group, &CallOptions::default()).unwrap();
-    if group.rank() == 0 {
-        let timeout = Some(std::time::Duration::from_millis(200));
-        let error = barrier(&group, &CallOptions { timeout, ..Default::default() }).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Deadline, "{error}");
-        assert!(error.ranks().contains(&1), "{error:?}");
-        let error = barrier(&group, &CallOptions { interrupt: Some(&|| true), ..Default::default() }).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Interrupted, "{error}");
-    }
-    // Until then the others stay in the group.
-    barrier(&meeting, &CallOptions::default()).unwrap();
-}
-
-#[test]
 fn the_memory_that_a_tree_borrows_is_reduced_where_it_lies() {
     let group = group();
     let mut values = vec![group.rank() as f32; 1000];
@@ -538,71 +490,6 @@ fn ranks_meet_in_a_store() {
     barrier(&world, &options).unwrap(); // until then rank 0 serves
 }
 
-/// What a closure panicked with.
-#[track_caller]
-fn panic_of<R>(call: impl FnOnce() -> R) -> String {
-    let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(call()))).unwrap_err();
-    panic.downcast_ref::<&str>().unwrap().to_string()
-}
-
-#[test]
-fn a_filter_that_panics_refuses_the_call_on_all_ranks() {
-    let group = group();
-    let (rank, size) = (group.rank(), group.size());
-    let mut trees: Vec<_> = (0..size).map(|_| tree_of(rank)).collect();
-    let panics = |path: &str| if rank == size - 1 && path == "b[0]" { panic!("a filter") } else { true };
-    let panics_by_key = |key: &NestedKey| if *key == key!["b", 0] { panics("b[0]") } else { true };
-    let before = live_handles();
-    for leaves in [LeafFilter::Chosen(&panics), LeafFilter::ChosenByKey(&panics_by_key)] {
-        // Of one rank too the op changes what takes part.
-        let options = AllReduceOptions { leaves, ..AllReduceOptions::with_op(ReduceOp::PremulSum(3.0)) };
-        for call in 0..6 {
-            let mut run = || match call {
-                0 => all_reduce(&mut trees[0], &group, &options),
-                1 => reduce(&mut trees[0], size - 1, &group, &options),
-                2 => reduce_scatter(&mut trees, &group, &options),
-                3 => all_reduce_async(&mut trees[0], &group, &options)?.wait(),
-                4 => reduce_async(&mut trees[0], size - 1, &group, &options)?.wait(),
-                _ => reduce_scatter_async(&mut trees, &group, &options)?.wait(),
-            };
-            if rank == size - 1 {
-                assert_eq!(panic_of(run), "a filter", "call {call}");
-            } else {
-                let error = run().unwrap_err();
-                assert_eq!((error.kind(), error.ranks()), (ErrorKind::PeerRefused, &[size - 1][..]), "{error}");
-                assert!(error.tree_unchanged() && error.message().contains("options.takes_leaf is NULL"), "{error}");
-            }
-            assert_eq!(live_handles(), before, "call {call}");
-            // The group is in step, and no call of before is left to write.
-            barrier(&group, &CallOptions::default()).unwrap();
-            for tree in &trees {
-                check(tree, |leaf, element| value(rank, leaf, element));
-            }
-        }
-    }
-}
-
-#[test]
-fn an_interrupt_that_panics_leaves_nothing_behind() {
-    let world = group();
-    let (rank, size) = (world.rank(), world.size());
-    let split = || world.split(Some(0), rank, &GroupOptions::default()).unwrap().unwrap();
-    let (group, other) = (split(), split());
-    let tree = tree_of(rank);
-    if rank == 0 && size > 1 {
-        let before = live_handles();
-        let panics = || -> bool { panic!("an interrupt") };
-        let options = CallOptions { interrupt: Some(&panics), ..Default::default() };
-        assert_eq!(panic_of(|| all_gather(&tree, &group, &options)), "an interrupt");
-        let transfer = TransferOptions { interrupt: Some(&panics), ..Default::default() };
-        assert_eq!(panic_of(|| recv(Some(1), &group, &transfer)), "an interrupt");
-        let making = GroupOptions { interrupt: Some(&panics), ..Default::default() };
-        assert_eq!(panic_of(|| other.split(Some(0), 0, &making)), "an interrupt");
-        assert_eq!(live_handles(), before);
-    }
-    barrier(&world, &CallOptions::default()).unwrap(); // until then the others are silent
-}
-
 #[test]
 fn a_tree_does_not_keep_results_that_were_given() {
     let group = group();
@@ -615,27 +502,4 @@ fn a_tree_does_not_keep_results_that_were_given() {
     drop(all_gather_async(&tree, &group, &options).unwrap());
     assert_eq!(live_handles(), before + 1);
     barrier(&group, &options).unwrap();
-}
-
-#[test]
-fn a_timeout_of_nothing_is_refused_on_all_ranks() {
-    let group = group();
-    let (rank, size) = (group.rank(), group.size());
-    let timeout = if rank == size - 1 { Some(Duration::ZERO) } else { None };
-    let mut tree = tree_of(rank);
-    let call = CallOptions { timeout, ..Default::default() };
-    let making = GroupOptions { timeout, ..Default::default() };
-    let errors = [
-        all_reduce(&mut tree, &group, &AllReduceOptions { call, ..Default::default() }).unwrap_err(),
-        barrier(&group, &call).unwrap_err(),
-        group.split(Some(0), 0, &making).unwrap_err(),
-    ];
-    for error in errors {
-        if rank == size - 1 {
-            assert_eq!(error.code(), ErrorCode::InvalidArgument, "{error}");
-        } else {
-            assert_eq!((error.kind(), error.ranks()), (ErrorKind::PeerRefused, &[size - 1][..]), "{error}");
-        }
-    }
-    barrier(&group, &CallOptions::default()).unwrap();
 }
