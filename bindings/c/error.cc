@@ -56,10 +56,10 @@ leafpack_error* ErrorOf(const absl::Status& status) noexcept {
     leafpack_error error;
     error.code = static_cast<int32_t>(status.code());
     error.kind = static_cast<int32_t>(details.kind);
-    error.message = std::string(status.message());
-    error.path = details.path;
+    error.message = TextForC(status.message());
+    error.path = TextForC(details.path);
     for (GlobalRank rank : details.ranks) error.ranks.push_back(rank.value());
-    error.paths_done = details.paths_done;
+    for (const std::string& path : details.paths_done) error.paths_done.push_back(TextForC(path));
     error.tree_unchanged = details.tree_unchanged;
     error.outcome_unknown = details.outcome_unknown;
     return MakeHandle(std::move(error));

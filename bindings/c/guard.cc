@@ -10,6 +10,7 @@
 #include "absl/log/log.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "distributed/core/error.h"
 #include "tensordict/tensor_dict.h"
 
@@ -65,6 +66,10 @@ absl::Status StatusOfException() {
   } catch (...) {
     return absl::InternalError("something that is no std::exception was thrown");
   }
+}
+
+std::string TextForC(std::string_view text) {
+  return absl::StrReplaceAll(text, {{std::string_view("\0", 1), "\\x00"}});
 }
 
 std::string ReadText(const char* text, size_t size, const char* argument) {

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -113,6 +114,9 @@ void FreeHandle(const T* handle) noexcept {
     // The object is gone; that its end was not smooth cannot be told to anybody.
   }
 }
+
+// Text for C, which ends at its first zero byte: those inside (of a key, of a name) are printed as \x00.
+std::string TextForC(std::string_view text);
 
 // `size` bytes, or up to the first zero byte (LEAFPACK_TO_ZERO).
 std::string ReadText(const char* text, size_t size, const char* argument);

@@ -34,7 +34,7 @@ class CallingSink : public absl::LogSink {
                                  ? LEAFPACK_LOG_WARNING
                                  : LEAFPACK_LOG_ERROR;
     const std::string file(entry.source_filename());
-    const std::string message(entry.text_message());
+    const std::string message = TextForC(entry.text_message());
     log_(context_, severity, file.c_str(), entry.source_line(), message.c_str());
   }
 

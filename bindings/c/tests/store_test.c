@@ -39,6 +39,8 @@ static void use(leafpack_store* store, int removes) {
   OK(leafpack_store_get(store, KEY("number"), &value));
   check_value(value, "42", 2);
   FAILS(leafpack_store_add(store, KEY("bytes"), 1, &number), LEAFPACK_FAILED_PRECONDITION, "bytes");
+  FAILS(leafpack_store_add(store, "by\0tes", 6, 1, &number), LEAFPACK_FAILED_PRECONDITION,
+        "add of 'by\\x00tes': its value is no number: 'a\\x00b'");
   REFUSED(leafpack_store_add(store, KEY("number"), INT64_MAX, &number),
           "'number': out of range: adding 9223372036854775807 to 42");
   CHECK_INT(number, 42);

@@ -182,10 +182,16 @@ impl Group {
     /// # }
     /// ```
     pub fn local(size: i32, options: &GroupOptions<'_>) -> Result<Vec<Group>> {
-        // Room for each, even where the size is refused.
-        let mut made: Vec<Made> = (0..size).map(|_| Made(ptr::null_mut())).collect();
+        // Room for each, even where the library refuses the size, which it does far below this one.
+        let most = 1 << 20;
+        let ready = if size <= most {
+            Ok(())
+        } else {
+            Err(Error::invalid_argument(format!("{size} ranks as threads of one process: at most {most}")))
+        };
+        let mut made: Vec<Made> = (0..size.min(most)).map(|_| Made(ptr::null_mut())).collect();
         options
-            .with_raw(Ok(()), |options| unsafe { sys::leafpack_groups_in_process(size, options, made.as_mut_ptr().cast()) })?;
+            .with_raw(ready, |options| unsafe { sys::leafpack_groups_in_process(size, options, made.as_mut_ptr().cast()) })?;
         Ok(made.iter_mut().filter_map(Made::take).collect())
     }
 

@@ -116,7 +116,7 @@ impl<'a> TensorDict<'a> {
     /// Remembers a call that was started on the leaves.
     pub(crate) fn add_flight(&self, work: Arc<RawWork>, writes: bool) {
         let mut flights = self.flights.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        flights.retain(|flight| !flight.work.is_done());
+        flights.retain(|flight| !flight.work.is_done() || flight.work.has_failed_unseen());
         flights.push(Flight { work, writes });
     }
 

@@ -62,6 +62,11 @@ impl RawWork {
         self.waited_for.load(Ordering::Acquire)
     }
 
+    /// Whether it is over with an error that nobody has had yet. Never blocks.
+    pub(crate) fn has_failed_unseen(&self) -> bool {
+        !self.was_waited_for() && self.is_done() && self.with(|raw| unsafe { sys::leafpack_work_wait(raw, 0) }).is_err()
+    }
+
     pub(crate) fn is_done(&self) -> bool {
         let mut done = 1;
         self.with(|raw| unsafe { sys::leafpack_work_is_done(raw, &mut done) }).is_ok() && done != 0

@@ -473,3 +473,12 @@ fn what_may_cross_threads() {
     sync::<Error>();
     send::<Group>(); // and not Sync: compile_fail
 }
+
+#[test]
+fn more_ranks_than_there_can_be_threads_are_refused_at_once() {
+    for size in [-1, 0, 4097, 1 << 20, i32::MAX] {
+        let error = Group::local(size, &GroupOptions::default()).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::InvalidArgument, "{error}");
+        assert!(error.message().contains(&size.to_string()), "{error}");
+    }
+}

@@ -189,6 +189,24 @@ fn what_the_crate_refuses_is_refused_on_all_ranks() {
 }
 
 #[test]
+fn the_error_of_a_read_that_nobody_waited_for_is_kept_for_the_next_write() {
+    let group = group();
+    let (rank, size) = (group.rank(), group.size());
+    let mut tree = tree_of(rank);
+    let name = if rank == size - 1 { "one" } else { "other" };
+    let failing = CallOptions { name: Some(name), ..Default::default() };
+    let work = all_gather_async(&tree, &group, &failing).unwrap();
+    while !work.wait_for(Duration::from_secs(1)) {}
+    drop(work);
+    all_gather_async(&tree, &group, &CallOptions::default()).unwrap().wait().unwrap();
+    if size > 1 {
+        assert_eq!(tree.slice_mut::<f64>("a").unwrap_err().kind(), ErrorKind::LayoutMismatch);
+    }
+    tree.slice_mut::<f64>("a").unwrap(); // told once
+    barrier(&group, &CallOptions::default()).unwrap();
+}
+
+#[test]
 fn the_error_of_a_call_that_nobody_waited_for_refuses_the_next_on_all_ranks() {
     let group = group();
     let other = self::group();
