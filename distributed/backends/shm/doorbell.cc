@@ -111,10 +111,13 @@ bool Doorbell::Wait(absl::FunctionRef<bool()> poll, absl::FunctionRef<Want()> wa
     const absl::Duration left = look - absl::Now();
     if (left <= absl::ZeroDuration()) return false;
     const uint32_t bell = bed.bell.load(std::memory_order_acquire);
-    bed.waiting.store(want().bits(), std::memory_order_relaxed);
+    const uint64_t wanted = want().bits();
+    bed.waiting.store(wanted, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_seq_cst);
     const bool done = poll();
-    if (!done) FutexWait(bed.bell, bell, left);
+    // A rank that came up unseen right before the store does not ring; if another one is still to come,
+    // that one has to know.
+    if (!done && want().bits() == wanted) FutexWait(bed.bell, bell, left);
     bed.waiting.store(0, std::memory_order_relaxed);
     if (done || poll()) return true;
   }

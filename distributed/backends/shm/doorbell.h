@@ -1,8 +1,8 @@
 // How a rank waits for the counters of others: it spins for some microseconds, then sleeps on a futex
 // in its own segment, where the one whose progress it waits for rings.
 //
-// No wake-up is lost: the sleeper writes what it waits for, then looks once more; the other one raises
-// its counter, then looks whether somebody waits for it. A sequentially consistent fence on either
+// No wake-up is lost: the sleeper writes what it waits for, then looks once more, at that too; the other
+// one raises its counter, then looks whether somebody waits for it. A sequentially consistent fence on either
 // side between the write and the look makes that at least one of them sees the other (this is the
 // pattern of Dekker; weaker orders would not do, on x86 neither).
 #ifndef LEAFPACK_DISTRIBUTED_BACKENDS_SHM_DOORBELL_H_
@@ -68,7 +68,7 @@ class Doorbell {
 
   // Calls `poll` until it returns true, then returns true; false when that did not happen by `until`,
   // or within about kLook, so that the caller can look after peers that died. `poll` is called at
-  // least once, and once more after `want` (asked for then) was published.
+  // least once, and once more after `want` was published, which must not have changed before it sleeps.
   bool Wait(absl::FunctionRef<bool()> poll, absl::FunctionRef<Want()> want, Patience patience,
             absl::Time until);
 
