@@ -156,10 +156,11 @@ look:
      :: else ->
         want_event[me] = 0; want_rank[me] = q; want_count[me] = count; bell[me] = false;
         want_event[me] = event; again = true;
-        if
-        :: FAULT == 3 -> bell[me]
-        :: else -> goto look
-        fi
+#if FAULT == 3
+        bell[me]
+#else
+        goto look
+#endif
      fi;
 moved:
      want_event[me] = 0

@@ -18,6 +18,7 @@ load("//third_party/googletest:workspace.bzl", googletest = "repository")
 load("//third_party/libtorch:workspace.bzl", "libtorch_cuda", libtorch = "repository")
 load("//third_party/python:workspace.bzl", "local_python", "pypi_build_tools", "pypi_test", "pypi_twine")
 load("//third_party/rust:workspace.bzl", "local_rust")
+load("//third_party/spin:workspace.bzl", spin = "repository")
 load("//third_party/toolchains:workspace.bzl", toolchains = "repositories")
 load("//third_party/xxhash:workspace.bzl", xxhash = "repository")
 
@@ -42,6 +43,7 @@ def declare_pins(declared):
         ("pypi_build_tools", pypi_build_tools),
         ("pypi_test", pypi_test),
         ("pypi_twine", pypi_twine),
+        ("spin", spin),
         ("xxhash", xxhash),
     ]:
         if name not in declared:
