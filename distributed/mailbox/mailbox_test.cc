@@ -189,11 +189,11 @@ TEST(MailboxTest, MoreSendsThanMayWait) {
   }
   // One that is received first: it shows that the connection stands while all others wait.
   std::string first = "first", got = "     ";
-  const TransferPtr before = Post(boxes[1], RecvSpec(got, 0, 4));
+  const TransferPtr before = Post(boxes[1], RecvSpec(got, 0, 4, absl::Seconds(120)));
   absl::StatusOr<std::vector<TransferPtr>> sent = boxes[0].Post(std::move(sends));
   ASSERT_THAT(sent, IsOk());
   std::string late = "late ", got_late = "     ";
-  const TransferPtr behind = Post(boxes[0], SendSpec(late, 1, 5));
+  const TransferPtr behind = Post(boxes[0], SendSpec(late, 1, 5, absl::Seconds(120)));
   EXPECT_THAT(Finish(boxes[1], RecvSpec(got_late, 0, 5, absl::Milliseconds(300))),
               StatusIs(Code::kDeadlineExceeded));
   absl::StatusOr<std::vector<TransferPtr>> received = boxes[1].Post(std::move(receives));

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
@@ -194,18 +195,20 @@ TEST(MessageExchangeTest, DroppedWorkIsFinished) {
         auto context = OpenOrDie(store, rank, 2);
         const int peer = 1 - rank;
         std::shared_ptr<std::vector<uint8_t>> last;
+        auto let_go = std::make_shared<absl::Notification>();
         for (int i = 0; i < 20; ++i) {
           auto out = std::make_shared<std::vector<uint8_t>>(50'000, static_cast<uint8_t>(i + rank));
           auto in = std::make_shared<std::vector<uint8_t>>(50'000);
           LeafView from = ViewOf(*out), to = ViewOf(*in);
           from.keep_alive = out;
           to.keep_alive = in;
+          if (i == 19) {
+            to.keep_alive = std::shared_ptr<void>(in.get(), [in, let_go](void*) { let_go->Notify(); });
+          }
           ASSERT_TRUE(context->Exchange({{peer, {from}}}, {{peer, {to}}}).ok());
           last = in;
         }
-        const absl::Time until = absl::Now() + kPatience;
-        while (last.use_count() > 1 && absl::Now() < until) absl::SleepFor(absl::Milliseconds(1));
-        ASSERT_EQ(last.use_count(), 1);
+        ASSERT_TRUE(let_go->WaitForNotificationWithTimeout(kPatience));
         EXPECT_TRUE(*last == std::vector<uint8_t>(50'000, static_cast<uint8_t>(19 + peer)));
       },
       kThreads);
