@@ -99,19 +99,26 @@ absl::Status EngineImpl::EndStatus(const CallState& call) const {
   if (outcome.ok()) return absl::OkStatus();
   absl::StatusCode code = outcome.code;
   std::string text = outcome.text;
-  bool lost = true;
+  // Without a channel no rank is known to be gone, or late: the store or this host's sockets failed.
+  bool no_channel = false;
   if (outcome.kind == protocol::OutcomeKind::kLost && !channel_failure_.ok()) {
     code = channel_failure_.code();
     text = std::string(channel_failure_.message());
-    lost = absl::IsUnavailable(channel_failure_);
+    no_channel = true;
+  } else if (outcome.kind == protocol::OutcomeKind::kDeadline && call.store_fails) {
+    code = absl::StatusCode::kUnavailable;
+    text = absl::StrCat("call ", call.number, ": ", call.channel_problem,
+                        "; without it the ranks could not meet by the deadline");
+    no_channel = true;
   } else if (!call.channel_problem.empty()) {
     absl::StrAppend(&text, " (", call.channel_problem, ")");
   }
   if (call.number == 1) absl::StrAppend(&text, OrdinalHint(config_, outcome));
   ErrorDetails details;
-  details.kind = lost ? KindOf(outcome) : ErrorKind::kOther;
+  details.kind = no_channel ? ErrorKind::kOther : KindOf(outcome);
   details.path = outcome.path;
   for (uint32_t rank : outcome.ranks) {
+    if (no_channel && code == absl::StatusCode::kUnavailable) break;
     if (rank < config_.global_ranks.size()) details.ranks.push_back(config_.global_ranks[rank]);
   }
   std::sort(details.ranks.begin(), details.ranks.end());

@@ -88,6 +88,7 @@ struct CallState {
   protocol::SteadyNanos settled_at = 0;  // when it was granted or ended last
   protocol::Outcome outcome;
   std::string channel_problem;  // why there was no channel when it ended
+  bool store_fails = false;     // it says that of the store
 };
 
 // The data context of one epoch. Guarded by the engine's mutex; `context` is set once.

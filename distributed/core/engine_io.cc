@@ -256,7 +256,10 @@ void EngineImpl::ApplyRankAction(RankAction action, Deferred& out) {
       call->settled_at = SteadyNow();
       config_.flight->EndWith(call->flight, call->outcome.ok(), call->outcome.text,
                               call->settled_at);
-      if (connector_ != nullptr && !call->outcome.ok()) call->channel_problem = connector_->Problem();
+      if (connector_ != nullptr && !call->outcome.ok()) {
+        call->channel_problem = connector_->Problem();
+        call->store_fails = connector_->StoreFails();
+      }
       turnstile_.erase(call->number);
       // User code and leaves may hang on what the call keeps.
       out.garbage.push_back(std::move(found->second));

@@ -158,8 +158,7 @@ absl::StatusOr<std::shared_ptr<Call>> EngineImpl::Post(CallSpec spec) {
     if (!error.ok()) {
       lock.Release();
       error = WithErrorDetails(
-          AnnotateStatus(error, call->name),
-          {.kind = absl::IsUnavailable(error) ? ErrorKind::kPeerLost : ErrorKind::kOther});
+          AnnotateStatus(error, call->name), {});
       NoteFlightError(error);
       return error;
     }

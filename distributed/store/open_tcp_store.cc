@@ -60,7 +60,7 @@ absl::StatusOr<StorePtr> OpenTcpStore(const std::string& host,
     opening->mutex.Lock();
     if (interrupted) return absl::CancelledError(absl::StrCat(what, ": interrupted"));
   }
-  return opening->store;
+  return std::move(opening->store);  // the thread may live on for a moment, and must not hold the server
 }
 
 }  // namespace leafpack::store_internal

@@ -22,6 +22,7 @@
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
 
+#include "distributed/core/error.h"
 #include "distributed/store/group_testutil.h"
 #include "distributed/store/groups.h"
 #include "testing/threads.h"
@@ -217,6 +218,30 @@ TEST(StoresTest, FilesThatCannotBeAreToldAtOnce) {
     const absl::Status status = Store::File(path).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     EXPECT_TRUE(absl::StrContains(status.message(), path)) << status;
+  }
+}
+
+// The server is gone before the ranks have met: that is said at the deadline of a call, or once the store has
+// been given up.
+TEST(StoreThatDiesTest, IsNamedAsUnavailable) {
+  for (const absl::Duration timeout : {absl::Seconds(3), kPatience}) {
+    std::optional<Store> server = Store::Tcp("127.0.0.1", 0, {.serves = true}).value();
+    const int port = server->port();
+    const Store client = Store::Tcp("127.0.0.1", port, {.timeout = kPatience}).value();
+    GroupOptions options;
+    options.timeout = timeout;
+    const absl::StatusOr<Group> group = GroupFromStore(
+        timeout == kPatience ? client : client.WithPrefix("below"), "group", 1, 2, {}, options);
+    ASSERT_TRUE(group.ok()) << group.status();
+    server.reset();
+    const absl::Time start = absl::Now();
+    const absl::Status status = FrameSum(*group, 1).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_TRUE(absl::StrContains(status.message(), absl::StrCat("127.0.0.1:", port))) << status;
+    EXPECT_TRUE(absl::StrContains(status.message(), "store")) << status;
+    EXPECT_EQ(GetErrorDetails(status).kind, ErrorKind::kOther) << status;
+    EXPECT_TRUE(GetErrorDetails(status).ranks.empty()) << status;
+    EXPECT_LT(absl::Now() - start, absl::Seconds(50));
   }
 }
 

@@ -16,7 +16,7 @@ class Store;
 namespace leafpack {
 
 // `store` under `prefix` (as c10d::PrefixStore does it). The store is cloned at first use, in the
-// thread of that use, since a clone may connect; errors that c10d throws come back as Status. `store`
+// thread of that use, since a clone may connect; errors that c10d throws come back as Status, with the address of a TCP store. `store`
 // itself is never used for anything but clone().
 std::unique_ptr<KeyValueStore> WrapC10dStore(c10::intrusive_ptr<c10d::Store> store,
                                              std::string_view prefix);

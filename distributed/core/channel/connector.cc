@@ -85,6 +85,7 @@ class Connector::Impl {
   State Step();
   void Fail(absl::Status status);
   std::string Problem() const;
+  bool StoreFails() const { return state_ == State::kConnecting && store_fails_ && !found_; }
   std::vector<int> MissingRanks() const;
   // Of the channel that this rank opened or joined.
   const ChannelToken& token() const { return rendezvous_.token_a; }
@@ -144,6 +145,7 @@ class Connector::Impl {
   Clock::time_point timer_at_ = kNever;
   Rendezvous rendezvous_;
   std::string store_problem_;
+  bool store_fails_ = false;
 
   std::string listen_problem_;
   std::vector<Listener> listeners_;
@@ -307,6 +309,7 @@ void Connector::Impl::SetTimer() {
 
 void Connector::Impl::OnStore() {
   StoreThread::News news = store_thread_->Take();
+  store_fails_ = !news.error.ok();
   store_problem_ = news.error.ok() ? "" : absl::StrCat("the store fails: ", news.error.message());
   if (news.failing > options_.store_patience) {
     return Fail(absl::UnavailableError(absl::StrCat("the store has failed for ",
@@ -558,6 +561,7 @@ std::vector<Connector::Rejected> Connector::TakeRejected() { return std::exchang
 int Connector::fd() const { return impl_->epoll_.get(); }
 std::vector<int> Connector::MissingRanks() const { return impl_->MissingRanks(); }
 std::string Connector::Problem() const { return impl_->Problem(); }
+bool Connector::StoreFails() const { return impl_->StoreFails(); }
 std::string Connector::session() const {
   if (impl_->state_ != State::kConnected) return "";
   const ChannelToken& token = impl_->token();

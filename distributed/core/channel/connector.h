@@ -102,6 +102,10 @@ class Connector {
   // channel at 10.0.0.7:4711 cannot be reached: Connection refused". Empty when there is nothing to say.
   std::string Problem() const;
 
+  // Whether the ranks cannot meet because the last call to the store failed: Problem says how. For
+  // store_patience; then it is kFailed.
+  bool StoreFails() const;
+
   // True when all ranks are in and every one proved to be on this host. Rank 0 only knows: it tells
   // the others with its decisions (an OK needs all ranks, so nobody needs to know sooner).
   bool all_local() const;

@@ -542,6 +542,7 @@ TEST(ConnectorTest, FailingStoreIsGivenUp) {
     std::vector<Connector::Joined> joined;
     EXPECT_EQ(StepUntil(connector, absl::Now() + absl::Milliseconds(50), joined), State::kConnecting);
     EXPECT_THAT(connector.Problem(), HasSubstr("the server is gone"));
+    EXPECT_TRUE(connector.StoreFails());
     EXPECT_EQ(StepUntil(connector, Patience(), joined), State::kFailed);
     EXPECT_EQ(connector.status().code(), absl::StatusCode::kUnavailable);
     EXPECT_THAT(std::string(connector.status().message()), HasSubstr("the server is gone"));

@@ -237,6 +237,7 @@ TEST(WithdrawTest, InterruptNamesTheRank) {
     group.Issue(1, TestGroup::Data());
     group.Withdraw(who, 1);
     EXPECT_EQ(group.End(who, 1).kind, OutcomeKind::kInterrupted);
+    EXPECT_EQ(group.End(who, 1).ranks, Ranks({2}));  // whom it waited for
     EXPECT_EQ(group.End(1 - who, 1).kind, OutcomeKind::kGivenUp);
     EXPECT_EQ(group.End(1 - who, 1).ranks, Ranks({who}));
     group.Issue(2, TestGroup::Data());

@@ -211,7 +211,7 @@ Outcome RankMachine::FromDecision(const Call& call, Decision decision, bool late
         outcome.code = absl::StatusCode::kCancelled;
         outcome.text = absl::StrCat(
             prefix, body.why == WithdrawKind::kInterrupt ? "interrupted" : "cancelled", missing);
-        outcome.ranks.clear();
+        outcome.ranks = body.missing;
       } else if (!late && deadline && !body.missing.empty()) {
         outcome.kind = OutcomeKind::kDeadline;
         outcome.code = absl::StatusCode::kDeadlineExceeded;
