@@ -71,7 +71,13 @@ ErrorDetails GetErrorDetails(const absl::Status& status) {
     details.path = std::string(*path);
   }
   auto payload = status.GetPayload(kTypeUrl);
-  if (!payload.has_value()) return details;
+  if (!payload.has_value()) {
+    // A tree's own error, of a kind of leaf.
+    if (!details.path.empty() && absl::IsUnimplemented(status)) {
+      details.kind = ErrorKind::kUnsupported;
+    }
+    return details;
+  }
   const std::string bytes(*payload);
   Reader reader(bytes);
   details.kind = static_cast<ErrorKind>(reader.U32());

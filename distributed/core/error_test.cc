@@ -44,6 +44,10 @@ TEST(ErrorDetailsTest, HaveThePathThatATreeAttached) {
   EXPECT_EQ(GetErrorDetails(AnnotateStatus(status, "all_reduce")).path, "a.b");
   EXPECT_EQ(GetErrorDetails(WithErrorDetails(status, {})).path, "a.b");
   EXPECT_EQ(GetErrorDetails(WithErrorDetails(status, {.path = "c"})).path, "c");
+  EXPECT_EQ(GetErrorDetails(status).kind, ErrorKind::kOther);
+  absl::Status kind = absl::UnimplementedError("nested");
+  kind.SetPayload("leafpack/Path", absl::Cord("a.b"));
+  EXPECT_EQ(GetErrorDetails(kind).kind, ErrorKind::kUnsupported);
 }
 
 TEST(ErrorDetailsTest, DamagedPayloadDoesNotReadPastItsEnd) {
