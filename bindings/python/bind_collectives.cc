@@ -45,12 +45,11 @@ py::object OneToPython(const TreeResult& result, py::handle given, bool lifted =
 
 py::object BroadcastPython(const GroupObject& group, const py::object& tree, const py::object& src,
                            const py::object& group_src, const CallArguments& arguments) {
-  return CallCollective(group, CollectiveKind::kBroadcast, arguments, [&] {
+  return CallCollective(group, CollectiveKind::kBroadcast, "broadcast", arguments, [&] {
     const Root root = RequiredRoot(src, group_src, "src");
     const bool is_root = IsHere(root, group.get());
     if (is_root && tree.is_none()) {
-      throw py::value_error(absl::StrCat("tree is None on rank ", group.get().global_rank().value(),
-                                         ", which is to send it"));
+      throw py::value_error("tree is None, and this rank is to send it");
     }
     std::optional<TreeArg> argument =
         is_root ? std::optional<TreeArg>(SentTree(tree)) : WrittenTree(tree);
@@ -69,7 +68,7 @@ py::object BroadcastPython(const GroupObject& group, const py::object& tree, con
 
 py::object AllGatherPython(const GroupObject& group, const py::object& tree,
                            const CallArguments& arguments) {
-  return CallCollective(group, CollectiveKind::kAllGather, arguments, [&] {
+  return CallCollective(group, CollectiveKind::kAllGather, "all_gather", arguments, [&] {
     const TreeArg argument = SentTree(tree);
     PreparedCall call;
     call.keep_alive = tree;
@@ -86,7 +85,8 @@ py::object AllGatherPython(const GroupObject& group, const py::object& tree,
 
 py::object GatherPython(const GroupObject& group, const py::object& tree, const py::object& dst,
                         const py::object& group_dst, bool stack, const CallArguments& arguments) {
-  return CallCollective(group, CollectiveKind::kGather, arguments, [&] {
+  const char* const call_name = stack ? "gather_and_stack" : "gather";
+  return CallCollective(group, CollectiveKind::kGather, call_name, arguments, [&] {
     const Root root = RootOrFirst(dst, group_dst, "dst");
     const TreeArg argument = SentTree(tree);
     const bool is_root = IsHere(root, group.get());
@@ -121,20 +121,19 @@ py::object GatherPython(const GroupObject& group, const py::object& tree, const 
 py::object ScatterPython(const GroupObject& group, const py::object& tree, const py::object& trees,
                          const py::object& src, const py::object& group_src,
                          const CallArguments& arguments) {
-  return CallCollective(group, CollectiveKind::kScatter, arguments, [&] {
+  return CallCollective(group, CollectiveKind::kScatter, "scatter", arguments, [&] {
     const Root root = RootOrFirst(src, group_src, "src");
     std::vector<TreeArg> sent;
     if (IsHere(root, group.get())) {
       if (trees.is_none()) {
-        throw py::value_error(absl::StrCat("trees is None on rank ", group.get().global_rank().value(),
-                                           ", which is to send them"));
+        throw py::value_error("trees is None, and this rank is to send them");
       }
       sent = SentTrees(trees, "trees");
     } else if (!trees.is_none()) {
       const GroupRank sender = ValueOrRaise(root.In(group.get()));
-      throw py::value_error(absl::StrCat(
-          "trees must be None on rank ", group.get().global_rank().value(), ": rank ",
-          ValueOrRaise(group.get().ToGlobal(sender)).value(), " is the one that sends"));
+      throw py::value_error(absl::StrCat("trees must be None here: rank ",
+                                         ValueOrRaise(group.get().ToGlobal(sender)).value(),
+                                         " is the one that sends"));
     }
     std::optional<TreeArg> written = WrittenTree(tree);
     PreparedCall call;
@@ -152,7 +151,7 @@ py::object ScatterPython(const GroupObject& group, const py::object& tree, const
 
 py::object AllToAllPython(const GroupObject& group, const py::object& trees,
                           const CallArguments& arguments) {
-  return CallCollective(group, CollectiveKind::kAllToAll, arguments, [&] {
+  return CallCollective(group, CollectiveKind::kAllToAll, "all_to_all", arguments, [&] {
     const std::vector<TreeArg> sent = SentTrees(trees, "trees");
     PreparedCall call;
     call.keep_alive = trees;
@@ -191,7 +190,7 @@ py::object BroadcastBytesPython(const GroupObject& group, const py::object& data
                                 const py::object& src, const py::object& group_src,
                                 const CallArguments& arguments) {
   std::optional<BytesView> view;
-  return CallCollective(group, CollectiveKind::kBroadcast, arguments, [&] {
+  return CallCollective(group, CollectiveKind::kBroadcast, "broadcast_bytes", arguments, [&] {
     const Root root = RequiredRoot(src, group_src, "src");
     if (IsHere(root, group.get())) view.emplace(data, "data");
     const std::string_view sent = view.has_value() ? view->view() : std::string_view();
@@ -209,7 +208,7 @@ py::object BroadcastBytesPython(const GroupObject& group, const py::object& data
 py::object AllGatherBytesPython(const GroupObject& group, const py::object& data,
                                 const CallArguments& arguments) {
   std::optional<BytesView> view;
-  return CallCollective(group, CollectiveKind::kAllGather, arguments, [&] {
+  return CallCollective(group, CollectiveKind::kAllGather, "all_gather_bytes", arguments, [&] {
     view.emplace(data, "data");
     return OfBytes(
         [&view, &group](const CallOptions& options) {
@@ -226,7 +225,7 @@ py::object GatherBytesPython(const GroupObject& group, const py::object& data,
                              const py::object& dst, const py::object& group_dst,
                              const CallArguments& arguments) {
   std::optional<BytesView> view;
-  return CallCollective(group, CollectiveKind::kGather, arguments, [&] {
+  return CallCollective(group, CollectiveKind::kGather, "gather_bytes", arguments, [&] {
     const Root root = RootOrFirst(dst, group_dst, "dst");
     const bool is_root = IsHere(root, group.get());
     view.emplace(data, "data");
@@ -247,7 +246,7 @@ py::object GatherBytesPython(const GroupObject& group, const py::object& data,
 py::object ScatterBytesPython(const GroupObject& group, const py::object& data,
                               const py::object& src, const py::object& group_src,
                               const CallArguments& arguments) {
-  return CallCollective(group, CollectiveKind::kScatter, arguments, [&] {
+  return CallCollective(group, CollectiveKind::kScatter, "scatter_bytes", arguments, [&] {
     const Root root = RootOrFirst(src, group_src, "src");
     std::vector<std::string> sent;
     if (IsHere(root, group.get())) {
@@ -268,7 +267,7 @@ py::object ScatterBytesPython(const GroupObject& group, const py::object& data,
 }
 
 py::object BarrierPython(const GroupObject& group, const CallArguments& arguments) {
-  return CallCollective(group, CollectiveKind::kBarrier, arguments, [&] {
+  return CallCollective(group, CollectiveKind::kBarrier, "barrier", arguments, [&] {
     PreparedCall call;
     call.finish = [](const TreeResult&) -> py::object { return py::none(); };
     call.run = [&group](const CallOptions& options) -> absl::StatusOr<TreeResult> {

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
@@ -36,7 +37,7 @@ void CheckBackend(const std::string& name) {
   const std::vector<std::string> names = BackendNames();
   if (std::find(names.begin(), names.end(), name) != names.end()) return;
   throw py::value_error(
-      absl::StrCat("there is no backend '", name, "': want one of ", absl::StrJoin(names, ", ")));
+      absl::StrCat("there is no backend '", absl::Utf8SafeCEscape(name), "': want one of ", absl::StrJoin(names, ", ")));
 }
 
 GroupOptions OptionsFromPython(const std::string& backend, py::handle timeout,
@@ -190,14 +191,26 @@ void BindGroup(py::module_& module) {
   module.def(
       "new_group",
       [](const GroupObject& parent, const py::list& ranks, const std::string& name,
-         const py::object& backend, const py::object& timeout, const py::object& interface) {
+         const py::object& backend, const py::object& timeout,
+         const py::object& interface) -> py::object {
         SubGroupOptions options = SubGroupFromPython(parent.get(), backend, timeout, interface);
         options.name = name;
         std::vector<GlobalRank> members;
-        for (py::handle rank : ranks) members.emplace_back(rank.cast<int>());
-        return MakeGroup(
-            [&](const InterruptCheck&) { return NewGroup(parent.get(), members, options); });
-      });
+        for (py::handle rank : ranks) members.emplace_back(Int32FromPython(rank, "a rank"));
+        const bool is_member =
+            std::find(members.begin(), members.end(), parent.get().global_rank()) != members.end();
+        SignalCheck signals;
+        absl::StatusOr<Group> group = [&] {
+          py::gil_scoped_release release;
+          return NewGroup(parent.get(), members, options);
+        }();
+        signals.RaiseIfInterrupted();
+        // What the list has wrong is an error on every rank.
+        if (!is_member && absl::IsFailedPrecondition(group.status())) return py::none();
+        return py::cast(std::make_shared<GroupObject>(ValueOrRaise(std::move(group))));
+      },
+      py::arg("parent"), py::arg("ranks"), py::arg("name"), py::arg("backend"), py::arg("timeout"),
+      py::arg("interface"), "None on a rank that is no member.");
   module.def(
       "split_group",
       [](const GroupObject& parent, const py::object& color, const py::object& key,
@@ -206,7 +219,8 @@ void BindGroup(py::module_& module) {
         SubGroupOptions options;
         std::optional<int> own_color;
         int own_key = 0;
-        RefuseWhatThrows(&parent.get(), CollectiveKind::kSplit, [&] {
+        const std::string where = WhereOf("split", py::none(), parent.get());
+        RefuseWhatThrows(parent.get(), CollectiveKind::kSplit, where, [&] {
           options = SubGroupFromPython(parent.get(), backend, timeout, interface);
           if (!color.is_none()) own_color = Int32FromPython(color, "color");
           own_key = Int32FromPython(key, "key");

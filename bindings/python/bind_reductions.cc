@@ -60,7 +60,7 @@ py::object AllReducePython(const GroupObject& group, const py::object& tree,
     };
     return call;
   };
-  return CallCollective(group, CollectiveKind::kAllReduce, arguments, prepare,
+  return CallCollective(group, CollectiveKind::kAllReduce, "all_reduce", arguments, prepare,
                         {reduction.stats});
 }
 
@@ -82,7 +82,8 @@ py::object ReducePython(const GroupObject& group, const py::object& tree, const 
     };
     return call;
   };
-  return CallCollective(group, CollectiveKind::kReduce, arguments, prepare, {reduction.stats});
+  return CallCollective(group, CollectiveKind::kReduce, "reduce", arguments, prepare,
+                        {reduction.stats});
 }
 
 py::object ReduceScatterPython(const GroupObject& group, const py::object& trees,
@@ -113,8 +114,8 @@ py::object ReduceScatterPython(const GroupObject& group, const py::object& trees
     };
     return call;
   };
-  return CallCollective(group, CollectiveKind::kReduceScatter, arguments, prepare,
-                        {reduction.stats});
+  return CallCollective(group, CollectiveKind::kReduceScatter, "reduce_scatter", arguments,
+                        prepare, {reduction.stats});
 }
 
 }  // namespace

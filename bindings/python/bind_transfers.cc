@@ -84,7 +84,7 @@ PreparedCall Prepared(std::function<absl::StatusOr<TransferWork>(const CallOptio
 py::object SendPython(const GroupObject& group, const py::object& tree, const py::object& dst,
                       const py::object& group_dst, const py::object& tag,
                       const CallArguments& arguments) {
-  return CallAlone(arguments, [&] {
+  return CallAlone(group, "send", arguments, [&] {
     const GroupRank to = ValueOrRaise(RequiredRoot(dst, group_dst, "dst").In(group.get()));
     const int64_t number = IntFromPython(tag, "tag");
     const TreeArg argument = SentTree(tree);
@@ -104,7 +104,7 @@ py::object SendPython(const GroupObject& group, const py::object& tree, const py
 py::object RecvPython(const GroupObject& group, const py::object& tree, const py::object& src,
                       const py::object& group_src, const py::object& tag,
                       const CallArguments& arguments) {
-  return CallAlone(arguments, [&] {
+  return CallAlone(group, "recv", arguments, [&] {
     std::optional<PeerRank> from;
     if (const std::optional<Root> root = RootFromPython(src, group_src, "src")) {
       from = PeerRank(ValueOrRaise(root->In(group.get())));

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 
 #include "bindings/python/bind.h"
@@ -31,7 +32,8 @@ ReduceOp OpFromName(std::string_view name) {
     throw py::value_error("op 'premul_sum' needs a factor: use leafpack.premul_sum(factor)");
   }
   throw py::value_error(absl::StrCat(
-      "op must be one of sum, avg, product, min, max, band, bor, bxor, not '", name, "'"));
+      "op must be one of sum, avg, product, min, max, band, bor, bxor, not '",
+      absl::Utf8SafeCEscape(name), "'"));
 }
 
 FlatTree ReadWithValues(py::handle tree) {

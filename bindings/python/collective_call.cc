@@ -7,18 +7,21 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
 
 #include "bindings/python/errors.h"
 #include "bindings/python/signals.h"
+#include "bindings/python/status_exception.h"
 
 namespace leafpack::python {
 namespace {
 
-void Refuse(const Group* group, CollectiveKind kind, const absl::Status& reason) {
-  if (group == nullptr) return;
+void Refuse(const Group& group, std::optional<CollectiveKind> kind, const absl::Status& reason) {
+  if (!kind.has_value()) return;
   py::gil_scoped_release release;
   // The caller raises its own error, which is better than one about telling the others.
-  RefuseCall(*group, kind, reason).IgnoreError();
+  RefuseCall(group, *kind, reason).IgnoreError();
 }
 
 class CollectiveHandle : public WorkHandle {
@@ -139,13 +142,14 @@ py::list TextsToPython(const std::vector<std::string>& texts) {
   return result;
 }
 
-// `group` is null where nobody is told of a refusal.
-py::object Call(const Group* group, CollectiveKind kind, const CallArguments& arguments,
-                absl::FunctionRef<PreparedCall()> prepare, const SyncArguments& sync) {
+// Nobody is told of a refusal where there is no `kind`.
+py::object Call(const Group& group, std::optional<CollectiveKind> kind, std::string_view name,
+                const CallArguments& arguments, absl::FunctionRef<PreparedCall()> prepare,
+                const SyncArguments& sync) {
   CallOptions options;
   PreparedCall call;
   bool async = false;
-  RefuseWhatThrows(group, kind, [&] {
+  RefuseWhatThrows(group, kind, WhereOf(name, arguments.name, group), [&] {
     async = BoolFromPython(arguments.async_op);
     options = arguments.Parse();
     call = prepare();
@@ -189,30 +193,58 @@ py::object Call(const Group* group, CollectiveKind kind, const CallArguments& ar
 
 }  // namespace
 
-void RefuseWhatThrows(const Group* group, CollectiveKind kind,
-                      absl::FunctionRef<void()> prepare) {
+std::string WhereOf(std::string_view call, py::handle name, const Group& group) {
+  std::string text(call);
+  Py_ssize_t size = 0;
+  const char* bytes =
+      PyUnicode_Check(name.ptr()) ? PyUnicode_AsUTF8AndSize(name.ptr(), &size) : nullptr;
+  if (bytes == nullptr) {
+    PyErr_Clear();
+  } else if (size > 0) {
+    const std::string_view given(bytes, static_cast<size_t>(size));
+    absl::StrAppend(&text, " '", absl::Utf8SafeCEscape(given), "'");
+  }
+  return absl::StrCat(text, " on rank ", group.global_rank().value());
+}
+
+void RefuseWhatThrows(const Group& group, std::optional<CollectiveKind> kind,
+                      std::string_view where, absl::FunctionRef<void()> prepare) {
   try {
     prepare();
-  } catch (const py::error_already_set& error) {
-    Refuse(group, kind, StatusFromException(error));
+  } catch (const StatusException& error) {
+    const absl::Status status = AnnotateStatus(error.status(), where);
+    Refuse(group, kind, status);
+    Raise(status);
+  } catch (const py::error_already_set& error) {  // the user's own
+    Refuse(group, kind, AnnotateStatus(StatusFromException(error), where));
     throw;
+  } catch (const py::value_error& error) {
+    const absl::Status status =
+        AnnotateStatus(absl::InvalidArgumentError(error.what()), where);
+    Refuse(group, kind, status);
+    Raise(status);
+  } catch (const py::type_error& error) {
+    const std::string text = absl::StrCat(where, ": ", error.what());
+    Refuse(group, kind, absl::InvalidArgumentError(text));
+    throw py::type_error(text);
   } catch (const py::builtin_exception& error) {
-    Refuse(group, kind, absl::InvalidArgumentError(error.what()));
+    Refuse(group, kind, AnnotateStatus(absl::InvalidArgumentError(error.what()), where));
     throw;
   } catch (const std::exception& error) {  // libtorch's errors, no memory
-    Refuse(group, kind, absl::InternalError(error.what()));
+    Refuse(group, kind, AnnotateStatus(absl::InternalError(error.what()), where));
     throw;
   }
 }
 
-py::object CallCollective(const GroupObject& group, CollectiveKind kind,
+py::object CallCollective(const GroupObject& group, CollectiveKind kind, std::string_view call,
                           const CallArguments& arguments,
                           absl::FunctionRef<PreparedCall()> prepare, const SyncArguments& sync) {
-  return Call(&group.get(), kind, arguments, prepare, sync);
+  return Call(group.get(), kind, call, arguments, prepare, sync);
 }
 
-py::object CallAlone(const CallArguments& arguments, absl::FunctionRef<PreparedCall()> prepare) {
-  return Call(nullptr, CollectiveKind::kBarrier, arguments, prepare, {});
+py::object CallAlone(const GroupObject& group, std::string_view call,
+                     const CallArguments& arguments, absl::FunctionRef<PreparedCall()> prepare) {
+  return Call(group.get(), std::nullopt, call, arguments, prepare, {});
 }
 
 void BindWork(py::module_& module) {

@@ -10,6 +10,8 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/functional/function_ref.h"
@@ -62,20 +64,27 @@ struct __attribute__((visibility("hidden"))) SyncArguments {
   py::object stats = py::none();  // a dict that is filled
 };
 
-// Runs `prepare`, which reads Python's arguments of the group's next call; what it throws is told to the other
-// ranks (not where `group` is null) and thrown on. Needs the GIL.
-void RefuseWhatThrows(const Group* group, CollectiveKind kind, absl::FunctionRef<void()> prepare);
+// Runs `prepare`, which reads Python's arguments of the group's next call. What it throws is thrown on, and told
+// to the other ranks where `kind` is given. Errors of leafpack's own begin as those of C++ do, with `where`:
+// "all_reduce 'name' on rank 3". Needs the GIL.
+void RefuseWhatThrows(const Group& group, std::optional<CollectiveKind> kind,
+                      std::string_view where, absl::FunctionRef<void()> prepare);
+
+// "split on rank 3"; `name` is what the user calls the call, if it is a str.
+std::string WhereOf(std::string_view call, py::handle name, const Group& group);
 
 // Makes the call that `prepare` reads, with the GIL, from Python's arguments; what it throws is
 // told to the other ranks. `arguments` are parsed first. Returns what finish gives, or a TreeWork.
-py::object CallCollective(const GroupObject& group, CollectiveKind kind,
+// `call` is the name of the Python function.
+py::object CallCollective(const GroupObject& group, CollectiveKind kind, std::string_view call,
                           const CallArguments& arguments,
                           absl::FunctionRef<PreparedCall()> prepare,
                           const SyncArguments& sync = {});
 
 // The same for calls that concern two ranks only, or none: nobody else is told of what `prepare`
 // throws.
-py::object CallAlone(const CallArguments& arguments, absl::FunctionRef<PreparedCall()> prepare);
+py::object CallAlone(const GroupObject& group, std::string_view call,
+                     const CallArguments& arguments, absl::FunctionRef<PreparedCall()> prepare);
 
 // TreeWork and BucketWork.
 void BindWork(py::module_& module);

@@ -4,6 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "bindings/python/status_exception.h"
+
 namespace leafpack::python {
 namespace {
 
@@ -29,7 +31,7 @@ void Raise(const absl::Status& status) {
                                Text(std::string(status.message())), Text(details.path), ranks,
                                paths_done, details.tree_unchanged, details.outcome_unknown);
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.ptr())), exception.ptr());
-  throw py::error_already_set();
+  throw StatusException(status);
 }
 
 absl::Status StatusFromException(const py::error_already_set& error) {

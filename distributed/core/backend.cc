@@ -12,6 +12,7 @@
 #include "absl/log/log.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
@@ -62,7 +63,7 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(std::string_view name) {
   if (factory == nullptr) {
     const std::vector<std::string> names = BackendNames();
     return absl::NotFoundError(absl::StrCat(
-        "no backend named '", name, "' is linked into this program; linked in: ",
+        "no backend named '", absl::Utf8SafeCEscape(name), "' is linked into this program; linked in: ",
         names.empty() ? std::string("none") : absl::StrJoin(names, ", ")));
   }
   return factory();

@@ -5,6 +5,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/numeric/int128.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
@@ -152,7 +153,9 @@ absl::StatusOr<Prepared> Prepare(bool is_send, PayloadKind kind, std::optional<P
   spec.is_send = is_send;
   spec.async = async;
   spec.name = is_send ? "send" : "recv";
-  if (!options.name.empty()) absl::StrAppend(&spec.name, " '", options.name, "'");
+  if (!options.name.empty()) {
+    absl::StrAppend(&spec.name, " '", absl::Utf8SafeCEscape(options.name), "'");
+  }
   spec.offer.kind = kind;
   spec.offer.tag = options.tag;
   spec.offer.label = options.name;
@@ -255,8 +258,8 @@ absl::Status CheckKind(const mailbox::Offer& offer, const mailbox::Offer& wanted
     text = absl::StrCat(sender, " sends ", what(offer.kind), ", ", receiver, " receives ",
                         what(wanted.kind));
   } else if (offer.label != wanted.label) {
-    text = absl::StrCat(sender, " sends '", offer.label, "', ", receiver, " receives '",
-                        wanted.label, "'");
+    text = absl::StrCat(sender, " sends '", absl::Utf8SafeCEscape(offer.label), "', ", receiver,
+                        " receives '", absl::Utf8SafeCEscape(wanted.label), "'");
   } else {
     return absl::OkStatus();
   }

@@ -10,6 +10,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "absl/status/status.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -55,6 +56,10 @@ absl::StatusOr<Group> GroupFromStore(c10::intrusive_ptr<c10d::Store> store, std:
 absl::StatusOr<Group> GroupFromFile(const std::string& path, int rank, int size,
                                     GroupOptions options) {
   if (absl::Status status = CheckRankAndSize(rank, size); !status.ok()) return status;
+  if (path.find('\0') != std::string::npos) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "'", absl::Utf8SafeCEscape(path), "' has a NUL byte, and no file's name has"));
+  }
   const size_t slash = path.rfind('/');
   if (path.empty() || slash + 1 == path.size()) {
     return absl::InvalidArgumentError(absl::StrCat("'", path, "' does not name a file"));

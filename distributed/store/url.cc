@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -17,7 +18,27 @@ namespace leafpack {
 namespace {
 
 absl::Status BadUrl(std::string_view url, std::string_view why) {
-  return absl::InvalidArgumentError(absl::StrCat("'", url, "': ", why));
+  return absl::InvalidArgumentError(absl::StrCat("'", absl::Utf8SafeCEscape(url), "': ", why));
+}
+
+// -1 stands for what was not given.
+absl::Status CheckRankAndSize(std::string_view url, int rank, int size) {
+  if (rank == -1 && size == -1) {
+    return BadUrl(url, "the rank and the size of the group must be given: this says neither");
+  }
+  if (size == -1) {
+    return BadUrl(url, absl::StrCat("the size of the group must be given too: only its rank ", rank,
+                                    " is"));
+  }
+  if (size < 1) return BadUrl(url, absl::StrCat("a group of ", size, " ranks: want at least 1"));
+  if (rank == -1) {
+    return BadUrl(url, absl::StrCat("the rank in the group must be given, 0 to ", size - 1,
+                                    ": its size ", size, " is, its rank is missing or -1"));
+  }
+  if (rank < 0 || rank >= size) {
+    return BadUrl(url, absl::StrCat("rank ", rank, " is not in a group of ", size, " ranks"));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Group> FromEnvironment(std::string_view url, std::string_view rest, int rank,
@@ -69,12 +90,7 @@ absl::StatusOr<Group> GroupFromUrl(std::string_view url, int rank, int size, Gro
   if (!tcp && !absl::ConsumePrefix(&rest, "file://")) {
     return BadUrl(url, "want env://, tcp://HOST:PORT or file://PATH");
   }
-  if (rank == -1 || size == -1) {
-    return BadUrl(url, "the rank and the size of the group must be given: this says neither");
-  }
-  if (size < 1 || rank < 0 || rank >= size) {
-    return BadUrl(url, absl::StrCat("rank ", rank, " is not in a group of ", size, " ranks"));
-  }
+  if (absl::Status status = CheckRankAndSize(url, rank, size); !status.ok()) return status;
   if (tcp) return FromTcp(url, rest, rank, size, std::move(options), interrupt);
   return GroupFromFile(std::string(rest), rank, size, std::move(options));
 }

@@ -9,6 +9,9 @@
 #include <cstdlib>
 #include <functional>
 #include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -100,9 +103,29 @@ TEST(UrlTest, BadOnesAreNamed) {
       EXPECT_TRUE(absl::StrContains(status.message(), url)) << status;
     }
   }
+  // What is missing or wrong is said with its value.
+  for (const auto& [rank, size, text] :
+       {std::tuple{-1, -1, "says neither"}, {-1, 2, "the rank in the group must be given, 0 to 1"},
+        {0, -1, "the size of the group must be given too: only its rank 0 is"},
+        {0, 0, "a group of 0 ranks"}, {2, 2, "rank 2 is not in a group of 2 ranks"}}) {
+    const absl::Status status = GroupFromUrl("file:///tmp/x", rank, size).status();
+    EXPECT_TRUE(absl::StrContains(status.message(), text)) << status;
+  }
   unsetenv("RANK");
   EXPECT_EQ(GroupFromUrl("env://").status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(GroupFromUrl("env://x").status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(UrlTest, NamesWithNulAreEscaped) {
+  GroupOptions options;
+  options.backend = std::string("gl\0oo", 5);
+  for (const auto& [url, text] : {std::pair{std::string("file:///tmp/a\0b", 15), "/tmp/a\\000b'"},
+                                  {std::string("htt\0p://a", 9), "htt\\000p://"},
+                                  {std::string("file:///tmp/x"), "'gl\\000oo'"}}) {
+    const absl::Status status = GroupFromUrl(url, 0, 1, options).status();
+    EXPECT_TRUE(absl::StrContains(status.message(), text)) << status;
+    EXPECT_FALSE(absl::StrContains(status.message(), std::string_view("\0", 1))) << status;
+  }
 }
 
 TEST(UrlTest, NobodyServes) {

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "xxhash.h"
 
 namespace leafpack::internal {
@@ -30,7 +31,7 @@ std::vector<DescriptionEntry> DescribeArguments(absl::Span<const CallArgument> a
   for (const CallArgument& argument : arguments) {
     entries.push_back({.key = std::string(argument.name),
                        .label = std::string(argument.name),
-                       .value = argument.value,
+                       .value = absl::Utf8SafeCEscape(argument.value),
                        .is_argument = true});
   }
   return entries;

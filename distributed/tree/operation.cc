@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
@@ -19,7 +20,7 @@ std::string Where(std::string_view kind_name, std::string_view name, const Group
   // Of a name that is too long, so that there is room for the text which says so.
   if (name.size() > kMaxNameBytes) name = name.substr(0, 32);
   const std::string call =
-      name.empty() ? std::string(kind_name) : absl::StrCat(kind_name, " '", name, "'");
+      name.empty() ? std::string(kind_name) : absl::StrCat(kind_name, " '", absl::Utf8SafeCEscape(name), "'");
   return absl::StrCat(call, " on rank ", group.global_rank().value());
 }
 

@@ -163,14 +163,8 @@ def _new_group(self, ranks, *, name="", backend=None, timeout=None, interface=No
         A Group; on a rank that is no member a NonMember, on which every call raises ValueError.
     """
     ranks = [operator.index(rank) for rank in ranks]
-    if ranks and self.global_rank not in ranks:
-        for rank in ranks:
-            if ranks.count(rank) > 1:
-                raise ValueError(f"rank {rank} stands twice in the list of a group's ranks")
-            if rank not in self.global_ranks:
-                raise ValueError(f"rank {rank} is not in the group of ranks {self.global_ranks}")
-        return NonMember(self.global_rank, ranks)
-    return track(_C.new_group(self, ranks, name, backend, timeout, interface))
+    group = _C.new_group(self, ranks, name, backend, timeout, interface)
+    return NonMember(self.global_rank, ranks) if group is None else track(group)
 
 
 def _split(self, color, key=0, *, backend=None, timeout=None, interface=None):

@@ -230,6 +230,8 @@ def test_leaves_that_nobody_can_take(world, collective):
     bad = {
         "overlap": ({"a": memory[: LARGE // 2 + 1], "b": memory[LARGE // 2 :]}, "a"),
         "object": ({"a": {"b": object()}}, "a.b"),
+        "csr": ({"a": {"s": torch.eye(3).to_sparse_csr()}}, "a.s"),
+        "nested": ({"a": {"n": torch.nested.nested_tensor([ones(2), ones(3)])}}, "a.n"),
     }
     writes = collective in ("all_reduce", "broadcast")
     if writes or collective == "reduce":
@@ -241,7 +243,8 @@ def test_leaves_that_nobody_can_take(world, collective):
             if rank == who:
                 with pytest.raises((ValueError, TypeError)) as error:
                     EVERY[collective](mine)
-                assert path in str(error.value), str(error.value)
+                assert str(error.value).startswith(f"{collective} on rank {rank}: "), str(error.value)
+                assert error.value.path == path and path in str(error.value), repr(error.value)
             else:
                 error = any_error(lambda: EVERY[collective](mine))
                 assert isinstance(error, leafpack.PeerRefusedError), repr(error)
@@ -310,8 +313,10 @@ def test_bad_arguments(world, call, own_error):
     """On group rank 1: it raises its own error, and the others learn of it."""
     rank, size = world
     if rank == 1:
-        with pytest.raises(own_error):
+        with pytest.raises(own_error) as caught:
             call()
+        # An exception of the user's own objects stays what it is.
+        assert own_error is RuntimeError or " on rank 1: " in str(caught.value), str(caught.value)
     else:
         error = any_error(lambda: leafpack.all_reduce({"a": ones(1)}))
         assert isinstance(error, leafpack.PeerRefusedError), repr(error)
@@ -327,6 +332,18 @@ def test_calls_that_have_no_such_argument(world):
     ):
         with pytest.raises(TypeError, match="unexpected keyword"):
             call()
+    check_usable(world)
+
+
+def test_names_are_escaped(world):
+    rank, size = world
+    error = any_error(lambda: leafpack.all_reduce({"a": ones(1)}, name=f"a\0{rank}"))
+    assert r"all_reduce 'a\0000'" in str(error) or rank > 0, str(error)
+    assert "\0" not in str(error) and r"a\0001" in str(error), str(error)
+    with pytest.raises(ValueError) as refused:
+        leafpack.reduce({"a": ones(1)}, 0, "su\0m", name="a\0")
+    assert str(refused.value).startswith(rf"reduce 'a\000' on rank {rank}: op must be"), refused.value
+    assert str(refused.value).endswith(r"not 'su\000m'"), refused.value
     check_usable(world)
 
 

@@ -59,6 +59,13 @@ def test_what_no_group_can_be_made_of(tmp_path):
     for make, error, text in (
         (lambda: leafpack.Group.from_url(f"file://{tmp_path}/meet"), ValueError, "must be given"),
         (lambda: leafpack.Group.from_url("tcp://127.0.0.1:1", 2, 2), ValueError, "rank 2 is not in"),
+        (lambda: leafpack.Group.from_url("file:///tmp/x", 0), ValueError, "size .* must be given too: .*rank 0"),
+        (lambda: leafpack.Group.from_url("file:///tmp/x", -1, 2), ValueError, "rank .* must be given, 0 to 1"),
+        (
+            lambda: leafpack.Group.from_store(store, 0, 2, prefix="x", backend="gl\0ue"),
+            ValueError,
+            r"'gl\\000ue'.*gloo",
+        ),
         (lambda: leafpack.Group.from_file(tmp_path, 0, 2), ValueError, "no regular file"),
         (
             lambda: leafpack.Group.from_store(store, 0, 2, prefix="x", backend="glue"),
@@ -69,6 +76,8 @@ def test_what_no_group_can_be_made_of(tmp_path):
         (lambda: group.new_group([0, 0]), ValueError, "rank 0 stands twice"),
         (lambda: group.new_group([1, 1]), ValueError, "rank 1 stands twice"),
         (lambda: group.new_group([0, 2]), ValueError, "rank 2 is not in"),
+        (lambda: group.new_group([0, 0], backend="gloo"), ValueError, "rank 0 stands twice"),
+        (lambda: group.new_group([0, 1 << 40]), ValueError, "32 bits"),
     ):
         with pytest.raises(error, match=text) as caught:
             make()
@@ -77,6 +86,16 @@ def test_what_no_group_can_be_made_of(tmp_path):
         with pytest.raises(leafpack.UnavailableError, match=str(taken.getsockname()[1])):
             leafpack.Group.from_url(f"tcp://127.0.0.1:{taken.getsockname()[1]}", 0, 2, timeout=20)
     assert os.listdir(tmp_path) == []
+
+
+def test_a_store_that_dies_before_the_ranks_have_met():
+    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    port = server.port
+    client = dist.TCPStore("127.0.0.1", port, is_master=False)
+    group = leafpack.Group.from_store(client, 1, 2, prefix="group", timeout=4)
+    del server
+    with pytest.raises(leafpack.UnavailableError, match=f"barrier on rank 1: .*store.*127.0.0.1:{port}"):
+        leafpack.barrier(group=group)
 
 
 @sizes

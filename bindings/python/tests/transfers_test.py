@@ -151,7 +151,7 @@ def test_trees_that_differ(world, numel, other, words, path):
 
 def test_bad_arguments(world):
     rank, size = world
-    for call, error in (
+    for call, expected in (
         (lambda: leafpack.send({}), ValueError),
         (lambda: leafpack.send({}, rank), ValueError),
         (lambda: leafpack.send({}, 99), ValueError),
@@ -163,8 +163,11 @@ def test_bad_arguments(world):
         (lambda: leafpack.recv(None, 0, timeout=0), ValueError),
         (lambda: leafpack.irecv(None, 99), ValueError),
     ):
-        with pytest.raises(error):
+        with pytest.raises(expected) as error:
             call()
+        assert f" on rank {rank}: " in str(error.value), str(error.value)
+    with pytest.raises(ValueError, match=rf"^send 'a\\000b' on rank {rank}: rank 99 is not a member"):
+        leafpack.send({}, 99, name="a\0b")
     pass_round(world, {"x": torch.ones(1)}, None)
 
 

@@ -13,6 +13,7 @@
 #include <memory>
 #include <set>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
@@ -138,8 +139,9 @@ absl::StatusOr<std::vector<TcpAddress>> ListenAddresses(std::string_view interfa
   }
   if (!interface_name.empty()) {
     if (!names.contains(std::string(interface_name))) {
-      return absl::InvalidArgumentError(absl::StrCat("there is no network interface '", interface_name,
-                                                     "'; there are: ", absl::StrJoin(names, ", ")));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "there is no network interface '", absl::Utf8SafeCEscape(interface_name),
+          "'; there are: ", absl::StrJoin(names, ", ")));
     }
     if (named.empty()) {
       return absl::InvalidArgumentError(
