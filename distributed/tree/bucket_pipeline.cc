@@ -8,6 +8,7 @@
 #include "distributed/core/reduce/reduce.h"
 #include "distributed/tree/device_work.h"
 #include "distributed/tree/leaf_views.h"
+#include "distributed/tree/polled_pack.h"
 #include "distributed/tree/stopwatch.h"
 
 namespace leafpack::internal {
@@ -47,9 +48,8 @@ absl::Status BucketPipeline::Run() {
 
 absl::StatusOr<PackedBucket> BucketPipeline::PackNext(const Bucket& bucket) {
   ScopedStopwatch watch(stats_.pack);
-  absl::StatusOr<PackedBucket> packed =
-      options_.stage ? packer_.Stage(bucket, tree_.leaves, options_.order)
-                     : packer_.Pack(bucket, tree_.leaves, options_.order);
+  absl::StatusOr<PackedBucket> packed = PackPolled(packer_, bucket, tree_.leaves, options_.order,
+                                                   options_.stage, [&] { return waiter_.Poll(); });
   if (packed.ok() && options_.op.kind == ReduceOpKind::kPremulSum) {
     if (!packed->owned()) ++direct_started_;
     absl::Status status =

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "distributed/tree/polled_pack.h"
 #include "distributed/tree/spread_schedule.h"
 #include "distributed/tree/stopwatch.h"
 
@@ -95,7 +96,8 @@ absl::StatusOr<std::shared_ptr<PackedBucket>> ExchangePipeline::ToSend(const Tre
                                                                        Step& step) {
   ScopedStopwatch watch(stats_.pack);
   absl::StatusOr<PackedBucket> made =
-      packer_.Pack(send.plan->buckets.buckets[bucket], send.tree->leaves);
+      PackPolled(packer_, send.plan->buckets.buckets[bucket], send.tree->leaves,
+                 PackOrder::kLogical, /*stage=*/false, [&] { return waiter_.Poll(); });
   if (!made.ok()) return made.status();
   ++stats_.buckets;
   if (made->owned()) step.owned_bytes += made->bytes();

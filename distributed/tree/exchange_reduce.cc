@@ -11,6 +11,7 @@
 
 #include "distributed/core/reduce/reduce.h"
 #include "distributed/tree/contiguous_view.h"
+#include "distributed/tree/polled_pack.h"
 #include "distributed/tree/stopwatch.h"
 
 namespace leafpack::internal {
@@ -98,9 +99,8 @@ absl::StatusOr<ExchangeReduce::Open*> ExchangeReduce::OpenBucket(size_t index) {
   const Bucket& bucket = buckets_.buckets[index];
   const bool scale = options_.op.kind == ReduceOpKind::kPremulSum;
   const bool copy = scale || (options_.stage && IsWritten(index));
-  absl::StatusOr<PackedBucket> packed =
-      copy ? packer_.Stage(bucket, tree_.leaves, options_.order)
-           : packer_.Pack(bucket, tree_.leaves, options_.order);
+  absl::StatusOr<PackedBucket> packed = PackPolled(packer_, bucket, tree_.leaves, options_.order,
+                                                   copy, [&] { return waiter_.Poll(); });
   if (!packed.ok()) return packed.status();
   if (scale) {
     absl::Status status =
