@@ -51,7 +51,6 @@ absl::StatusOr<TensorDict> Change(std::string_view op, const TensorDict& tree, c
   });
 }
 
-
 int64_t Product(at::IntArrayRef sizes) {
   int64_t product = 1;
   for (const int64_t size : sizes) product *= size;
