@@ -96,12 +96,16 @@ TEST_P(BeforeData, ALateRankIsNamedAndTold) {
     } else {
       const absl::Time start = absl::Now();
       const absl::Status status = AllReduce(tree, group, {.timeout = kShort, .name = "late"});
-      EXPECT_GE(absl::Now() - start, kShort * 0.9);
-      EXPECT_LT(absl::Now() - start, kSoon);
+      const absl::Duration took = absl::Now() - start;
+      EXPECT_LT(took, kSoon);
       if (status.code() == absl::StatusCode::kCancelled) {
         // Another rank's deadline came first, by a little.
         EXPECT_THAT(std::string(status.message()), HasSubstr("given up by rank"));
       } else {
+        // The first deadline of all that wait ends the call.
+        if (setting.ranks == 2) {
+          EXPECT_GE(took, kShort * 0.9);
+        }
         ExpectFault(status, absl::StatusCode::kDeadlineExceeded, ErrorKind::kDeadline,
                     {setting.faulty});
       }

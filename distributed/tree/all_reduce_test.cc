@@ -20,6 +20,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -547,6 +548,7 @@ TEST(AllReduceTest, AGroupMadeAgainOverTheSameStoreMeetsItsOwnKind) {
 TEST(AllReduceTest, ALateRankIsNamedAndTold) {
   for (const int late : {0, 1}) {
     for (const int64_t numel : {10, 100'000}) {
+      absl::Notification given_up;
       WithGroup(2, [&](const Group& group) {
         const int rank = group.rank().value();
         TensorDict warm;
@@ -555,9 +557,12 @@ TEST(AllReduceTest, ALateRankIsNamedAndTold) {
         TensorDict tree;
         const at::Tensor x = at::ones({numel});
         LEAFPACK_ASSERT_OK(tree.Set("x", x));
-        if (rank == late) absl::SleepFor(absl::Milliseconds(900));
+        if (rank == late) {
+          ASSERT_TRUE(given_up.WaitForNotificationWithTimeout(absl::Seconds(60)));
+        }
         const absl::Status status =
             AllReduce(tree, group, {.timeout = absl::Milliseconds(rank == late ? 30'000 : 200)});
+        if (rank != late) given_up.Notify();
         if (rank == late) {
           EXPECT_EQ(status.code(), absl::StatusCode::kCancelled) << status;
         } else {
