@@ -24,18 +24,19 @@ def _host_mirrors(ctx):
                     mirrors.append(url)
     return mirrors
 
-def debian_urls(ctx, pool):
+def debian_urls(ctx, pool, optional = False):
     """Where a file of Debian's archive can be had.
 
     Args:
       ctx: the repository context.
       pool: the file's path below the archive's root, "pool/main/...".
+      optional: whether it is no error that this host knows no mirror.
 
     Returns:
-      URLs, not empty.
+      URLs, not empty unless `optional`.
     """
     mirrors = _host_mirrors(ctx)
-    if not mirrors:
+    if not mirrors and not optional:
         fail("%s comes from Debian's archive here, and this host's apt names no mirror of it: " % ctx.name +
              "set LEAFPACK_DEBIAN_MIRROR to the address of one (the folder that has dists/ and pool/)")
     return ["%s/%s" % (mirror, pool) for mirror in mirrors]

@@ -1,5 +1,7 @@
 """Programs that check docs/shm_slots.pml."""
 
+load("@spin//:compatible.bzl", "COMPATIBLE")
+
 _FILES = ["c", "h", "b", "m", "p", "t"]
 
 def checker(name, options = []):
@@ -17,14 +19,14 @@ def checker(name, options = []):
               "cc=$(CC); case $$cc in */*) cc=$$PWD/$$cc;; esac; [ -x $$cc ] || cc=$(CC); " +
               "cd $(RULEDIR)/%s_model && $$spin -P\"$$cc -E -x c\" %s -a $$model >&2" %
               (name, " ".join(["-D" + option for option in options])),
-        target_compatible_with = ["@platforms//cpu:x86_64"],
+        target_compatible_with = COMPATIBLE,
         toolchains = ["@bazel_tools//tools/cpp:current_cc_toolchain"],
         tools = ["@spin//:usr/bin/spin"],
     )
     native.cc_library(
         name = name + "_parts",
         textual_hdrs = ["%s_model/pan.%s" % (name, suffix) for suffix in _FILES[1:]],
-        target_compatible_with = ["@platforms//cpu:x86_64"],
+        target_compatible_with = COMPATIBLE,
     )
     native.cc_binary(
         name = name,
@@ -33,5 +35,5 @@ def checker(name, options = []):
         # Others' code.
         copts = ["-O2", "-w"],
         tags = ["no-sanitizer"],
-        target_compatible_with = ["@platforms//cpu:x86_64"],
+        target_compatible_with = COMPATIBLE,
     )
