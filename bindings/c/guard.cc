@@ -42,6 +42,10 @@ void WarnOfDeadHandle(const char* type) noexcept {
   LOG(WARNING) << "leafpack: freed what is no " << type << " that is alive";
 }
 
+void LogThrown(const char* function) noexcept {
+  LOG(ERROR) << "leafpack: " << function << " threw: " << StatusOfException().message();
+}
+
 absl::Status StatusOfException() {
   try {
     throw;

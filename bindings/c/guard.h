@@ -104,6 +104,9 @@ T* MakeHandle(T object) {
 
 void WarnOfDeadHandle(const char* type) noexcept;
 
+// In a catch block: logs what a function of the caller has thrown.
+void LogThrown(const char* function) noexcept;
+
 // What leafpack_X_free does.
 template <typename T>
 void FreeHandle(const T* handle) noexcept {

@@ -16,6 +16,11 @@
  * list, a wrong struct_size or a handle that has been freed is LEAFPACK_INVALID_ARGUMENT. After an
  * error, results are as they were before the call.
  *
+ * Functions of the caller should throw nothing. An exception is stopped all the same: out of `takes_leaf` it refuses
+ * the call on all ranks, out of `interrupt` it gives the call up and is logged; out of `release` and `log` it ends
+ * the program, as do a longjmp out of any of them and the end of a thread (pthread_exit, pthread_cancel) inside of
+ * a call.
+ *
  * Handles (leafpack_error, _tensor, _value, _tree, _entries, _layout, _store, _group, _work, _result) are
  * opaque. Each one that a function stores in a result (the last parameters, `X** x`) is the caller's,
  * who frees it with leafpack_X_free; NULL may be freed. Handles share what they stand for: a tree keeps

@@ -37,7 +37,14 @@ absl::Duration ReadTimeout(int64_t timeout_ms) {
 
 InterruptCheck ReadInterrupt(int32_t (*interrupt)(void*), void* context) {
   if (interrupt == nullptr) return nullptr;
-  return [interrupt, context] { return interrupt(context) != 0; };
+  return [interrupt, context] {
+    try {
+      return interrupt(context) != 0;
+    } catch (...) {  // nothing that waits is ready for it
+      LogThrown("options.interrupt");
+      return true;
+    }
+  };
 }
 
 std::string ReadName(const char* name) { return name == nullptr ? "" : name; }

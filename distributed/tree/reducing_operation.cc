@@ -1,10 +1,13 @@
 #include "distributed/tree/reducing_operation.h"
 
 #include <cstddef>
+#include <exception>
 #include <string>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 
 #include "distributed/tree/frame.h"
 
@@ -19,6 +22,18 @@ CallOptions CommonOptions(const AllReduceOptions& options) {
           .interrupt = options.interrupt,
           .on_failure = options.on_failure,
           .stats = options.stats};
+}
+
+// A predicate is the caller's code. What it throws is why this rank refuses the call; let through, it would leave
+// the other ranks waiting.
+absl::StatusOr<FlatTree> Select(PlanCache& cache, FlatTree tree, const LeafFilter& filter) {
+  try {
+    return cache.Select(std::move(tree), filter);
+  } catch (const std::exception& e) {
+    return absl::InvalidArgumentError(absl::StrCat("the filter of leaves threw: ", e.what()));
+  } catch (...) {
+    return absl::InvalidArgumentError("the filter of leaves threw what is no std::exception");
+  }
 }
 
 }  // namespace
@@ -48,7 +63,11 @@ std::vector<std::string> ReducingOperation::skipped_paths() const {
 
 absl::Status ReducingOperation::Prepare(CallSpec& spec) {
   std::vector<size_t> tree_begin;
-  for (FlatTree& tree : trees_) tree = cache_->Select(std::move(tree), filter_);
+  for (FlatTree& tree : trees_) {
+    absl::StatusOr<FlatTree> chosen = Select(*cache_, std::move(tree), filter_);
+    if (!chosen.ok()) return chosen.status();
+    tree = *std::move(chosen);
+  }
   if (arguments_.collective == CollectiveKind::kReduceScatter) {
     tree_begin.push_back(0);
     for (const FlatTree& tree : trees_) tree_begin.push_back(tree_begin.back() + tree.size());
