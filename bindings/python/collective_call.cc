@@ -171,8 +171,7 @@ py::object Call(const Group& group, std::optional<CollectiveKind> kind, std::str
       handle = std::make_shared<CollectiveHandle>(ValueOrRaise(std::move(work)),
                                                   std::move(call.finish));
     }
-    return py::cast(
-        std::make_shared<WorkObject>(std::move(handle), std::move(call.keep_alive)));
+    return WorkToPython(std::move(handle), std::move(call.keep_alive));
   }
 
   SignalCheck signals;
@@ -245,6 +244,10 @@ py::object CallCollective(const GroupObject& group, CollectiveKind kind, std::st
 py::object CallAlone(const GroupObject& group, std::string_view call,
                      const CallArguments& arguments, absl::FunctionRef<PreparedCall()> prepare) {
   return Call(group.get(), std::nullopt, call, arguments, prepare, {});
+}
+
+py::object WorkToPython(std::shared_ptr<WorkHandle> handle, py::object keep_alive) {
+  return py::cast(std::make_shared<WorkObject>(std::move(handle), std::move(keep_alive)));
 }
 
 void BindWork(py::module_& module) {

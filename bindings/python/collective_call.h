@@ -86,6 +86,9 @@ py::object CallCollective(const GroupObject& group, CollectiveKind kind, std::st
 py::object CallAlone(const GroupObject& group, std::string_view call,
                      const CallArguments& arguments, absl::FunctionRef<PreparedCall()> prepare);
 
+// The TreeWork of what was started; it keeps `keep_alive`, on which that works. Needs the GIL.
+py::object WorkToPython(std::shared_ptr<WorkHandle> handle, py::object keep_alive);
+
 // TreeWork and BucketWork.
 void BindWork(py::module_& module);
 

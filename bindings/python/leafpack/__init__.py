@@ -19,11 +19,13 @@ from leafpack import _torch_backend
 from leafpack._C import BucketWork, PremulSum, TensorDict, TreeWork, premul_sum
 from leafpack import _methods, _tree
 from leafpack._collectives import (
+    P2POp,
     all_gather,
     all_gather_bytes,
     all_reduce,
     all_to_all,
     barrier,
+    batch_isend_irecv,
     broadcast,
     broadcast_bytes,
     gather,
@@ -68,6 +70,7 @@ __all__ = [
     "LayoutMismatchError",
     "LazyStack",
     "NonMember",
+    "P2POp",
     "PeerLostError",
     "PeerRefusedError",
     "PremulSum",
@@ -82,6 +85,7 @@ __all__ = [
     "all_reduce",
     "all_to_all",
     "barrier",
+    "batch_isend_irecv",
     "broadcast",
     "broadcast_bytes",
     "flight_dump",

@@ -1808,6 +1808,28 @@ def irecv(
     name: str | None = None,
     check: Check = "always",
 ) -> TreeWork: ...
+
+class P2POp:
+    op: Callable[..., TreeWork]
+    tree: Tree | None
+    peer: int | None
+    group: GroupLike
+    tag: int
+    group_peer: int | None
+    timeout: Timeout
+    def __init__(
+        self,
+        op: Callable[..., TreeWork],
+        tree: Tree | None,
+        peer: int | None = None,
+        *,
+        group: GroupLike = None,
+        tag: int = 0,
+        group_peer: int | None = None,
+        timeout: Timeout = None,
+    ) -> None: ...
+
+def batch_isend_irecv(ops: list[P2POp] | tuple[P2POp, ...]) -> list[TreeWork]: ...
 def barrier(
     *,
     group: GroupLike = None,

@@ -397,3 +397,90 @@ def irecv(
 ):
     """Starts recv and returns a leafpack.TreeWork, whose result() is what recv returns."""
     return _recv(tree, src, group_src, tag, group, True, timeout, name, check)
+
+
+class P2POp:
+    """One transfer of batch_isend_irecv, which looks at the arguments.
+
+    Args:
+        op: leafpack.isend or leafpack.irecv.
+        tree: what is sent, or what is received into; None with irecv: into a new tree.
+        peer: the other rank, a rank of the job. None with irecv and without group_peer: any rank.
+        group: of torch.distributed, or a leafpack.Group; None is the default group of torch.distributed.
+        tag: transfers match by sender and tag, in order.
+        group_peer: the other rank as a rank in the group, in place of peer.
+        timeout: of the transfer, in seconds or as a timedelta; None is the group's.
+    """
+
+    __slots__ = ("op", "tree", "peer", "group", "tag", "group_peer", "timeout")
+
+    def __init__(
+        self, op, tree, peer=None, *, group=None, tag=0, group_peer=None, timeout=None
+    ):
+        self.op = op
+        self.tree = tree
+        self.peer = peer
+        self.group = group
+        self.tag = tag
+        self.group_peer = group_peer
+        self.timeout = timeout
+
+    def __repr__(self) -> str:
+        op = getattr(self.op, "__name__", repr(self.op))
+        kind = "None" if self.tree is None else f"a {type(self.tree).__name__}"
+        rank = (
+            f"group_peer={self.group_peer!r}"
+            if self.peer is None and self.group_peer is not None
+            else f"peer={self.peer!r}"
+        )
+        return f"leafpack.P2POp({op} of {kind}, {rank}, tag={self.tag!r})"
+
+
+def batch_isend_irecv(ops):
+    """Starts sends and receives together, in their order. Transfers of any size cross without a deadlock.
+
+    All are checked before one is posted: after an error nothing is under way, and the group is as it was. The
+    trees must be left alone until their works are waited for; several receives may not share memory. Any number
+    of threads may call it, beside collectives too.
+
+    Args:
+        ops: a list of leafpack.P2POp, all on one group. An empty one is no call.
+
+    Returns:
+        A list with a leafpack.TreeWork for each op, in order, whose result() is what send or recv returns: None;
+        the tree; the tree and the rank of the job that it came from, of a receive from any rank. Errors of a
+        transfer (see the manual) come from its own work.
+
+    Raises:
+        ValueError, TypeError, UnsupportedError: name the op ("batch_isend_irecv[3] on rank 1: ...").
+    """
+    if not isinstance(ops, (list, tuple)):
+        raise TypeError(
+            f"batch_isend_irecv{_on_rank(None)}: ops must be a list of leafpack.P2POp, not {ops!r}"
+        )
+    group, rows = None, []
+    for index, op in enumerate(tuple(ops)):
+        try:
+            if not isinstance(op, P2POp):
+                raise TypeError(f"op must be a leafpack.P2POp, not {op!r}")
+            if op.op is not isend and op.op is not irecv:
+                raise ValueError(
+                    f"op must be of leafpack.isend or leafpack.irecv, not of {op.op!r}"
+                )
+            own = resolve(op.group)
+            if group is None:
+                group = own
+            elif own is not group:
+                raise ValueError("the ops of a batch must be of one group; the group is not that of op 0")
+        except (TypeError, ValueError) as error:
+            given = group if index else getattr(op, "group", None)
+            raise type(error)(f"batch_isend_irecv[{index}]{_on_rank(given)}: {error}") from None
+        rows.append((op.op is isend, op.tree, op.peer, op.group_peer, op.tag, op.timeout))
+    return _C.batch_isend_irecv(group, rows) if rows else []
+
+
+def _on_rank(group) -> str:
+    try:
+        return f" on rank {resolve(group).global_rank}"
+    except (TypeError, ValueError):  # there is no such group, which is said elsewhere
+        return ""

@@ -1,4 +1,4 @@
-"""send, recv, isend and irecv between the ranks of one job."""
+"""send, recv, isend, irecv and batches of them between the ranks of one job."""
 
 import pytest
 import tensordict
@@ -213,3 +213,211 @@ def test_tensordicts_travel_whole(world):
     )
     got = pass_round(world, tree, None)
     assert got.batch_size == (2,) and got.names == ["time"] and got["s"] == "text"
+
+
+def send_op(tree, peer=None, **arguments):
+    return leafpack.P2POp(leafpack.isend, tree, peer, **arguments)
+
+
+def recv_op(tree, peer=None, **arguments):
+    return leafpack.P2POp(leafpack.irecv, tree, peer, **arguments)
+
+
+def results(ops):
+    works = leafpack.batch_isend_irecv(ops)
+    assert [type(work) for work in works] == [leafpack.TreeWork] * len(ops)
+    return [work.result() for work in works]
+
+
+@sizes
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_around_a_ring(world, kind, numel):
+    rank, size = world
+    before, after = (rank - 1) % size, (rank + 1) % size
+    tree, expected = make(kind, 99, numel), make(kind, before + 1, numel)
+    into, nothing, new, sent = results(
+        [
+            recv_op(tree, before, tag=4),
+            send_op(make(kind, rank + 1, numel), after),
+            recv_op(None, group_peer=before),
+            send_op(make(kind, rank + 1, numel), group_peer=after, tag=4, timeout=60),
+        ]
+    )
+    assert nothing is None and sent is None
+    assert into is tree and same(tree, expected)
+    assert same(new, expected)
+    if kind != "module":
+        assert type(new) is type(expected) and trees.nodes(new) == trees.nodes(expected)
+
+
+def test_batches_of_large_trees_cross(world):
+    rank, size = world
+    other, numel = rank ^ 1, 2_000_000  # more than what connections hold
+    if other < size:
+        received = [{"x": torch.empty(numel)} for _ in range(3)]
+        # The sends first: one after the other they would wait for each other.
+        ops = [send_op({"x": torch.full((numel,), float(10 * rank + i))}, other) for i in range(3)]
+        ops += [recv_op(tree, other) for tree in received]
+        results(ops)
+        for i, tree in enumerate(received):
+            assert tree["x"].unique().tolist() == [10 * other + i]
+    dist.barrier()
+
+
+def test_a_batch_of_tensors_as_with_torch(world):
+    rank, size = world
+    got = torch.empty(3, 4).t()  # not contiguous
+    results([send_op(torch.full((4, 3), float(rank)), (rank + 1) % size), recv_op(got, (rank - 1) % size)])
+    assert got.unique().tolist() == [(rank - 1) % size]
+
+
+def test_a_batch_from_any_rank(world):
+    rank, size = world
+    if rank == 0:
+        tree = {"x": torch.tensor(-1)}
+        ops = [recv_op(None) for _ in range(size - 1)] + [recv_op(tree, tag=9)]
+        *new, (into, source) = results(ops)
+        assert sorted((r, got["x"].item()) for got, r in new) == [(r, r) for r in range(1, size)]
+        assert into is tree and source == 1 and tree["x"].item() == 100
+    else:
+        ops = [send_op({"x": torch.tensor(rank)}, 0)]
+        if rank == 1:
+            ops.insert(0, send_op({"x": torch.tensor(100)}, 0, tag=9))
+        assert set(results(ops)) == {None}
+    dist.barrier()
+
+
+def test_tags_and_order_of_a_batch(world):
+    rank, size = world
+    if rank == 0:
+        results([send_op(torch.tensor(10 * tag + i), 1, tag=tag) for i in range(3) for tag in (5, -1)])
+    elif rank == 1:
+        got = results([recv_op(None, 0, tag=tag) for tag in (-1, 5) for _ in range(3)])
+        assert [tree.item() for tree in got] == [-10, -9, -8, 50, 51, 52]
+    dist.barrier()
+
+
+def test_a_batch_of_a_group(world):
+    rank, size = world
+    group = leafpack.Group.around(None).new_group([size - 1, 0])  # group ranks are those of the job, sorted
+    if rank in (0, size - 1):
+        other = 1 - group.rank
+        ops = [send_op({"x": torch.tensor(rank)}, group_peer=other, group=group)]
+        ops.append(recv_op(None, group=group))
+        _, (tree, source) = results(ops)
+        assert source == tree["x"].item() == (size - 1 if rank == 0 else 0)
+        mixed = [send_op({}, group.global_ranks[other], group=group), recv_op(None, (rank + 1) % size)]
+        with pytest.raises(ValueError, match=rf"^batch_isend_irecv\[1\] on rank {rank}: .* one group"):
+            leafpack.batch_isend_irecv(mixed)
+    else:
+        for ops in ([send_op({}, 0, group=group)], [send_op({}, 0), recv_op(None, 0, group=group)]):
+            where = rf"^batch_isend_irecv\[{len(ops) - 1}\]"
+            with pytest.raises(ValueError, match=rf"{where}.* rank {rank} is not a member"):
+                leafpack.batch_isend_irecv(ops)
+    dist.barrier()
+
+
+def test_an_empty_batch(world):
+    assert leafpack.batch_isend_irecv([]) == []
+
+
+def test_a_bad_op_posts_none(world):
+    rank, size = world
+    after = (rank + 1) % size
+    written = torch.ones(2, requires_grad=True) * 2
+    meta = torch.ones(2, device="meta")
+    for op, expected, words in (
+        ("op", TypeError, "leafpack.P2POp"),
+        (leafpack.P2POp(dist.isend, torch.ones(1), after), ValueError, "leafpack.isend or leafpack.irecv"),
+        (send_op({}), ValueError, "give peer"),
+        (send_op({}, rank), ValueError, f"rank {rank} cannot send to itself"),
+        (recv_op(None, rank), ValueError, f"rank {rank} cannot receive from itself"),
+        (send_op({}, 99), ValueError, "rank 99 is not a member"),
+        (recv_op(None, -1), ValueError, "peer must be a rank, not -1"),
+        (send_op({}, "0"), TypeError, "peer"),
+        (send_op({}, 0, group_peer=0), ValueError, "peer and group_peer"),
+        (send_op({"a": object()}, after), TypeError, "a"),
+        (recv_op({"a": object()}, after), TypeError, "a"),
+        (send_op({"a": torch.ones(1).expand(3)}, after), ValueError, "leaf a"),
+        (send_op(leafpack.TensorDict({"a": torch.ones(1).expand(3)}), after), ValueError, "leaf a"),
+        (recv_op({"a": torch.ones(1).expand(3)}, after), ValueError, "leaf a"),
+        (recv_op({"a": written}, after), ValueError, "grad_fn"),
+        (send_op({"a": meta}, after), leafpack.UnsupportedError, "leaf a is on meta"),
+        (recv_op({"a": meta}), leafpack.UnsupportedError, "leaf a is on meta"),
+        (send_op({}, after, tag="x"), TypeError, "tag"),
+        (recv_op(None, after, timeout=0), ValueError, "timeout"),
+        (recv_op(None, after, group=3), TypeError, "group"),
+    ):
+        tree = {"x": torch.tensor(-1)}
+        good = [send_op({"x": torch.tensor(7)}, after), recv_op(tree, (rank - 1) % size)]
+        for index in (0, 2):
+            with pytest.raises(expected) as error:
+                leafpack.batch_isend_irecv([*good[:index], op, *good[index:]])
+            text = str(error.value)
+            # The rank is that of the first op's group, which must be one.
+            where = f" on rank {rank}" if index or "group must" not in text else ""
+            assert text.startswith(f"batch_isend_irecv[{index}]{where}: "), text
+            assert words in text, text
+        if expected is leafpack.UnsupportedError:
+            assert error.value.path == "a"
+    # Were a send of those under way, it would come first now.
+    dist.barrier()
+    assert pass_round(world, {"x": torch.tensor(rank)}, None)["x"].item() == (rank - 1) % size
+    assert tree["x"].item() == -1
+    with pytest.raises(TypeError, match=rf"^batch_isend_irecv on rank {rank}: ops must be a list"):
+        leafpack.batch_isend_irecv(good[0])
+
+
+@sizes
+def test_a_mismatch_in_a_batch(world, numel):
+    """It ends that transfer, on both ranks, and none of the others."""
+    rank, size = world
+    other = rank ^ 1
+    if other < size:
+        trees_in = [{"a": torch.zeros(numel)} for _ in range(3)]
+        ops = [recv_op(tree, other) for tree in trees_in]
+        ops += [send_op({"a": torch.ones(numel + (i == 1))}, other) for i in range(3)]
+        works = leafpack.batch_isend_irecv(ops)
+        for i, work in enumerate(works):
+            if i % 3 != 1:
+                work.wait()
+                continue
+            with pytest.raises(leafpack.LayoutMismatchError) as error:
+                work.wait()
+            assert error.value.path == "a" and set(error.value.ranks) <= {rank, other}
+        assert [tree["a"].unique().tolist() for tree in trees_in] == [[1], [0], [1]]
+    dist.barrier()
+
+
+def test_a_deadline_in_a_batch(world):
+    rank, size = world
+    late = {"x": torch.zeros(1)}
+    works = leafpack.batch_isend_irecv(
+        [
+            recv_op(late, (rank - 1) % size, tag=1, timeout=0.3),
+            recv_op(None, (rank - 1) % size),
+            send_op({"x": torch.tensor(rank)}, (rank + 1) % size),
+        ]
+    )
+    with pytest.raises(leafpack.DeadlineError) as error:
+        works[0].wait()
+    assert error.value.tree_unchanged and late["x"].item() == 0
+    assert works[1].result()["x"].item() == (rank - 1) % size
+    assert works[2].result() is None
+    dist.barrier()
+
+
+def test_a_batch_of_a_group_that_is_shut_down(world):
+    rank, size = world
+    group = leafpack.Group.around(None).new_group(list(range(size)), name="shut down")
+    results([send_op({}, (rank + 1) % size, group=group), recv_op(None, (rank - 1) % size, group=group)])
+    group.shutdown()
+    with pytest.raises(RuntimeError, match=rf"^batch_isend_irecv\[0\] on rank {rank}: .*shut down"):
+        leafpack.batch_isend_irecv([send_op({}, (rank + 1) % size, group=group)])
+    dist.barrier()
+
+
+def test_ops_of_a_batch_print(world):
+    op = send_op({"x": torch.ones(1)}, 1, tag=3)
+    assert repr(op) == "leafpack.P2POp(isend of a dict, peer=1, tag=3)"
+    assert repr(recv_op(None, group_peer=2)) == "leafpack.P2POp(irecv of None, group_peer=2, tag=0)"
