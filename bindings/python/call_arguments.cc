@@ -101,10 +101,14 @@ void ThrowTypeError(const char* argument, const char* expected, py::handle got) 
       absl::StrCat(argument, " must be ", expected, ", not ", py::repr(got).cast<std::string>()));
 }
 
-std::string_view TextFromPython(py::handle text) {
+std::string_view TextFromPython(py::handle text, const char* argument) {
   Py_ssize_t size = 0;
   const char* bytes = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
-  if (bytes == nullptr) throw py::error_already_set();
+  if (bytes == nullptr) {
+    PyErr_Clear();
+    throw py::value_error(absl::StrCat(argument, " has no UTF-8 form (a lone surrogate): ",
+                                       py::repr(text).cast<std::string>()));
+  }
   return {bytes, static_cast<size_t>(size)};
 }
 
@@ -113,7 +117,7 @@ int ChoiceFromPython(py::handle value, const char* argument,
   std::string all;
   int index = 0;
   for (const char* name : names) {
-    if (PyUnicode_Check(value.ptr()) && TextFromPython(value) == name) return index;
+    if (PyUnicode_Check(value.ptr()) && TextFromPython(value, argument) == name) return index;
     absl::StrAppend(&all, all.empty() ? "'" : ", '", name, "'");
     ++index;
   }
@@ -155,7 +159,7 @@ CallOptions CallArguments::Parse() const {
   options.timeout = TimeoutFromPython(timeout);
   if (!name.is_none()) {
     if (!PyUnicode_Check(name.ptr())) ThrowTypeError("name", "a str", name);
-    options.name = std::string(TextFromPython(name));
+    options.name = std::string(TextFromPython(name, "name"));
   }
   constexpr CheckMode kModes[] = {CheckMode::kAlways, CheckMode::kFirst, CheckMode::kOff};
   options.check = kModes[ChoiceFromPython(check, "check", {"always", "first", "off"})];
@@ -188,7 +192,7 @@ void ReductionArguments::Parse(AllReduceOptions* options, LeafChoice* choice) co
 
 ReduceOp OpFromPython(py::handle op) {
   if (op.is_none()) return ReduceOp::kSum;
-  if (PyUnicode_CheckExact(op.ptr())) return OpFromName(TextFromPython(op));
+  if (PyUnicode_CheckExact(op.ptr())) return OpFromName(TextFromPython(op, "op"));
   if (py::isinstance<PremulSumOp>(op)) {
     return ReduceOp::PremulSum(op.cast<const PremulSumOp&>().factor);
   }
@@ -202,7 +206,7 @@ ReduceOp OpFromPython(py::handle op) {
 Bucketing BucketingFromPython(py::handle bucket_bytes) {
   if (bucket_bytes.is_none()) return Bucketing::PerLeaf();
   if (PyUnicode_CheckExact(bucket_bytes.ptr())) {
-    if (TextFromPython(bucket_bytes) == "auto") return Bucketing::Auto();
+    if (TextFromPython(bucket_bytes, "bucket_bytes") == "auto") return Bucketing::Auto();
   } else if (PyIndex_Check(bucket_bytes.ptr()) && !PyBool_Check(bucket_bytes.ptr())) {
     const int64_t bytes = IntFromPython(bucket_bytes, "bucket_bytes");
     if (bytes <= 0) {
@@ -277,7 +281,12 @@ py::object ReceivedToPython(const ReceivedTree& tree, py::handle given, bool lif
 
 BytesView::BytesView(py::handle data, const char* argument) {
   if (!PyObject_CheckBuffer(data.ptr())) ThrowTypeError(argument, "bytes or a buffer", data);
-  if (PyObject_GetBuffer(data.ptr(), &buffer_, PyBUF_SIMPLE) != 0) throw py::error_already_set();
+  if (PyObject_GetBuffer(data.ptr(), &buffer_, PyBUF_SIMPLE) != 0) {
+    if (PyErr_ExceptionMatches(PyExc_BufferError) == 0) throw py::error_already_set();
+    PyErr_Clear();
+    throw py::value_error(absl::StrCat(argument, " must be contiguous in memory, which ",
+                                       py::repr(data).cast<std::string>(), " is not"));
+  }
 }
 
 }  // namespace leafpack::python

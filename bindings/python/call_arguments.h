@@ -26,8 +26,8 @@ namespace py = pybind11;
 
 // Throws a TypeError: "argument must be expected, not got".
 [[noreturn]] void ThrowTypeError(const char* argument, const char* expected, py::handle got);
-// The text of a str. Throws what Python says of one that has no UTF-8 form (a lone surrogate).
-std::string_view TextFromPython(py::handle text);
+// The text of a str. Throws a ValueError for one that has no UTF-8 form (a lone surrogate).
+std::string_view TextFromPython(py::handle text, const char* argument);
 // One of `names`; its index.
 int ChoiceFromPython(py::handle value, const char* argument,
                      std::initializer_list<const char*> names);

@@ -416,9 +416,11 @@ void Mailbox::Cancel(const TransferPtr& transfer) {
   if (forked() || transfer->done) return;
   {
     absl::MutexLock lock(&mu_);
+    const int other = transfer->spec.peer.value_or(transfer->source);
     EndAndTell(transfer,
                Error(*transfer, absl::CancelledError("the transfer was given up"),
-                     ErrorKind::kInterrupted),
+                     ErrorKind::kInterrupted,
+                     other < 0 ? std::nullopt : std::optional<int>(other)),
                GiveUp::kCancel);
   }
   RunJobs();

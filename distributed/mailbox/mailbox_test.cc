@@ -438,8 +438,8 @@ TEST(MailboxTest, ClosingEndsWhatIsUnderWay) {
   const absl::Time start = absl::Now();
   boxes[0].Close(absl::Now() + absl::Milliseconds(200));
   EXPECT_LT(absl::Now() - start, absl::Seconds(10));
-  EXPECT_THAT(Wait(boxes[0], send), StatusIs(Code::kFailedPrecondition, HasSubstr("shut down")));
-  EXPECT_THAT(Wait(boxes[0], receive), StatusIs(Code::kFailedPrecondition, HasSubstr("shut down")));
+  EXPECT_THAT(Wait(boxes[0], send), StatusIs(Code::kCancelled, HasSubstr("shut down")));
+  EXPECT_THAT(Wait(boxes[0], receive), StatusIs(Code::kCancelled, HasSubstr("shut down")));
   std::vector<TransferSpec> specs;
   specs.push_back(SendSpec(bytes, 1, 0));
   EXPECT_THAT(boxes[0].Post(std::move(specs)), StatusIs(Code::kFailedPrecondition));

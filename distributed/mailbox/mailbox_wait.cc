@@ -186,9 +186,11 @@ void Mailbox::Close(absl::Time until) {
   if (forked()) return;
   const auto give_up = [this](const TransferPtr& transfer) {
     mu_.AssertHeld();
+    const int other = transfer->spec.peer.value_or(transfer->source);
     EndAndTell(transfer,
-               Error(*transfer, absl::FailedPreconditionError("the group was shut down"),
-                     ErrorKind::kOther),
+               Error(*transfer, absl::CancelledError("the group was shut down"),
+                     ErrorKind::kInterrupted,
+                     other < 0 ? std::nullopt : std::optional<int>(other)),
                GiveUp::kCancel);
   };
   {

@@ -347,6 +347,21 @@ def test_names_are_escaped(world):
     check_usable(world)
 
 
+@pytest.mark.parametrize("argument", ("name", "check", "op", "bucket_bytes", "data"))
+def test_text_without_a_form_and_scattered_bytes(world, argument):
+    rank, size = world
+    start = f"all_reduce on rank {rank}: {argument} has no UTF-8 form"
+    with pytest.raises(ValueError) as refused:
+        if argument == "data":
+            start = f"all_gather_bytes on rank {rank}: data must be contiguous"
+            leafpack.all_gather_bytes(memoryview(b"abcdef")[::2])
+        else:
+            leafpack.all_reduce({"a": ones(1)}, **{argument: "\ud800"})
+    assert type(refused.value) is ValueError
+    assert str(refused.value).startswith(start), refused.value
+    check_usable(world)
+
+
 def test_two_named_async_calls_in_opposite_order(world):
     rank, size = world
     tree = {"a": ones(LARGE), "b": ones(LARGE)}
