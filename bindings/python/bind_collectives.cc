@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -78,6 +79,39 @@ py::object AllGatherPython(const GroupObject& group, const py::object& tree,
     };
     call.start = [argument, &group](const CallOptions& options) {
       return AllGatherAsync(argument, group.get(), options);
+    };
+    return call;
+  });
+}
+
+Joining JoiningFromPython(const py::object& joining) {
+  if (py::isinstance<py::str>(joining)) {
+    const std::string_view text = TextFromPython(joining, "joining");
+    if (text == "stack") return Joining::kStack;
+    if (text == "concat") return Joining::kConcat;
+  }
+  throw py::value_error(absl::StrCat("joining must be \"stack\" or \"concat\", not ",
+                                     py::repr(joining).cast<std::string>()));
+}
+
+py::object AllGatherJoinedPython(const GroupObject& group, const py::object& tree,
+                                 const py::object& joining, const py::object& out,
+                                 const CallArguments& arguments) {
+  return CallCollective(group, CollectiveKind::kAllGather, "all_gather_joined", arguments, [&] {
+    const Joining how = JoiningFromPython(joining);
+    const TreeArg argument = SentTree(tree);
+    const std::optional<TreeArg> written = WrittenTree(out);
+    PreparedCall call;
+    call.keep_alive = py::make_tuple(tree, out);
+    call.finish = [out, how, ranks = group.get().size()](const TreeResult& result) {
+      return ReceivedToPython(result.trees.at(0), out, /*lifted=*/how == Joining::kStack,
+                              /*times=*/how == Joining::kStack ? 1 : ranks);
+    };
+    call.run = [argument, how, written, &group](const CallOptions& options) {
+      return AllGatherJoined(argument, how, written, group.get(), options);
+    };
+    call.start = [argument, how, written, &group](const CallOptions& options) {
+      return AllGatherJoinedAsync(argument, how, written, group.get(), options);
     };
     return call;
   });
@@ -292,6 +326,12 @@ void BindCollectives(py::module_& module) {
                               py::object timeout, py::object name, py::object check) {
     return AllGatherPython(group, tree, {timeout, name, check, async_op});
   });
+  module.def("all_gather_joined",
+             [](const GroupObject& group, py::object tree, py::object joining, py::object out,
+                py::object async_op, py::object timeout, py::object name, py::object check) {
+               return AllGatherJoinedPython(group, tree, joining, out,
+                                            {timeout, name, check, async_op});
+             });
   module.def("gather",
              [](const GroupObject& group, py::object tree, py::object dst, py::object group_dst,
                 py::object async_op, py::object timeout, py::object name, py::object check) {

@@ -274,9 +274,9 @@ std::vector<TreeArg> SentTrees(py::handle trees, const char* argument) {
   return result;
 }
 
-py::object ReceivedToPython(const ReceivedTree& tree, py::handle given, bool lifted) {
+py::object ReceivedToPython(const ReceivedTree& tree, py::handle given, bool lifted, int times) {
   if (given && !given.is_none()) return py::reinterpret_borrow<py::object>(given);
-  return ValueOrRaise(BuildTree(tree.spec->nodes, tree.flat, lifted));
+  return ValueOrRaise(BuildTree(tree.spec->nodes, tree.flat, lifted, times));
 }
 
 BytesView::BytesView(py::handle data, const char* argument) {

@@ -70,8 +70,10 @@ std::optional<TreeArg> WrittenTree(py::handle tree);
 // A list or tuple of trees.
 std::vector<TreeArg> SentTrees(py::handle trees, const char* argument);
 // The tree that a collective gave this rank: `given`, if it was written in place, else a new one
-// of the kind that was sent. `lifted`: a dimension was put before those of the batches.
-py::object ReceivedToPython(const ReceivedTree& tree, py::handle given, bool lifted = false);
+// of the kind that was sent. `lifted`: a dimension was put before those of the batches; `times`: the first
+// dimensions are so many times as long.
+py::object ReceivedToPython(const ReceivedTree& tree, py::handle given, bool lifted = false,
+                            int times = 1);
 
 // Bytes of a bytes-like object, valid as long as it.
 class __attribute__((visibility("hidden"))) BytesView {

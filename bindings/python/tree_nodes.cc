@@ -212,8 +212,8 @@ absl::Status Contradiction(const NestedKey& path, std::string_view what) {
 
 class Builder {
  public:
-  Builder(const std::vector<TreeSpec::Node>& nodes, const FlatTree& leaves, bool lifted)
-      : nodes_(nodes), leaves_(leaves), lifted_(lifted) {}
+  Builder(const std::vector<TreeSpec::Node>& nodes, const FlatTree& leaves, bool lifted, int times)
+      : nodes_(nodes), leaves_(leaves), lifted_(lifted), times_(times) {}
 
   absl::StatusOr<py::object> Run() {
     if (nodes_.empty()) return OneLeaf();
@@ -346,7 +346,7 @@ class Builder {
     if (!build_) build_ = NodesModule().attr("build");
     try {
       return py::object(build_(py::bytes(node.note), SizesToPython(node.batch_size), site.children, site.values,
-                               site.positions > 0, lifted_));
+                               site.positions > 0, lifted_, times_));
     } catch (const py::error_already_set& error) {
       return Contradiction(node.path, std::string(StatusFromException(error).message()));
     }
@@ -394,6 +394,7 @@ class Builder {
   const std::vector<TreeSpec::Node>& nodes_;
   const FlatTree& leaves_;
   const bool lifted_;
+  const int times_;
   std::vector<Site> sites_;
   std::vector<size_t> parents_;
   py::object build_;
@@ -409,8 +410,8 @@ absl::StatusOr<std::vector<TreeSpec::Node>> DescribeNodes(PyObject* tree) {
 }
 
 absl::StatusOr<py::object> BuildTree(const std::vector<TreeSpec::Node>& nodes,
-                                     const FlatTree& leaves, bool lifted) {
-  return Builder(nodes, leaves, lifted).Run();
+                                     const FlatTree& leaves, bool lifted, int times) {
+  return Builder(nodes, leaves, lifted, times).Run();
 }
 
 }  // namespace leafpack::python

@@ -28,9 +28,10 @@ absl::StatusOr<std::vector<TreeSpec::Node>> DescribeNodes(PyObject* tree);
 // leafpack.TensorDict. Of `nodes` nothing is believed: what contradicts itself is InvalidArgument.
 // A class that a note names is looked up among the modules that this process has imported, never
 // imported; without it the tensordict below is the result. `lifted`: the sizes of batches have one
-// dimension more, in front, than the notes know of.
+// dimension more, in front, than the notes know of. `times`: the leaves are so many times as long in their first
+// dimension.
 absl::StatusOr<py::object> BuildTree(const std::vector<TreeSpec::Node>& nodes,
-                                     const FlatTree& leaves, bool lifted = false);
+                                     const FlatTree& leaves, bool lifted = false, int times = 1);
 
 }  // namespace leafpack::python
 

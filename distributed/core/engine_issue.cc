@@ -21,6 +21,7 @@
 #include "distributed/core/engine_impl.h"
 #include "distributed/core/engine_registry.h"
 #include "distributed/core/engine_store.h"
+#include "distributed/core/error.h"
 #include "distributed/core/flight/dump.h"
 
 namespace leafpack {
@@ -83,6 +84,14 @@ EngineImpl::EngineImpl(EngineConfig config)
   }
 }
 
+namespace {
+
+absl::Status ShutDownError(std::string_view call) {
+  return AnnotateStatus(absl::FailedPreconditionError("the group was shut down"), call);
+}
+
+}  // namespace
+
 absl::Status EngineImpl::CheckUsable() const {
   return fork_generation_ == ForkGeneration() ? absl::OkStatus() : ForkedError();
 }
@@ -122,7 +131,7 @@ std::shared_ptr<const LostRanks> EngineImpl::WatchLostRanks() {
 }
 
 absl::StatusOr<std::shared_ptr<Call>> EngineImpl::Post(CallSpec spec) {
-  if (absl::Status usable = CheckUsable(); !usable.ok()) return usable;
+  if (absl::Status usable = CheckUsable(); !usable.ok()) return AnnotateStatus(usable, spec.name);
   auto call = std::make_shared<CallState>();
   call->name = std::move(spec.name);
   call->deadline = spec.deadline == absl::InfiniteFuture()
@@ -152,7 +161,7 @@ absl::StatusOr<std::shared_ptr<Call>> EngineImpl::Post(CallSpec spec) {
   absl::Status error;
   {
     absl::ReleasableMutexLock lock(&mu_);
-    if (closing_) return absl::FailedPreconditionError("the group was shut down");
+    if (closing_) return ShutDownError(call->name);
     trash.swap(trash_);
     error = StartChannel();
     if (!error.ok()) {
@@ -176,7 +185,7 @@ absl::StatusOr<std::shared_ptr<Call>> EngineImpl::Post(CallSpec spec) {
           },
           issue.deadline, nullptr);
       absl::MutexLock again(&mu_);
-      if (closing_) return absl::FailedPreconditionError("the group was shut down");
+      if (closing_) return ShutDownError(call->name);
       if (end == WaitEnd::kTimeout) {
         error = WithErrorDetails(
             absl::DeadlineExceededError(absl::StrCat(

@@ -12,6 +12,7 @@
 
 #include "distributed/core/engine_impl.h"
 #include "distributed/core/flight/dump.h"
+#include "distributed/core/interrupted.h"
 
 namespace leafpack {
 
@@ -62,7 +63,7 @@ EngineImpl::WaitEnd EngineImpl::Wait(absl::FunctionRef<bool()> done, SteadyNanos
     }
     if (interrupt == nullptr || (!ask && now - asked_at < kSliceNanos)) continue;
     mu_.Unlock();
-    if (interrupt()) return WaitEnd::kInterrupted;
+    if (IsInterrupted(interrupt)) return WaitEnd::kInterrupted;
     asked_at = SteadyNow();
     mu_.Lock();
   }

@@ -126,12 +126,14 @@ class SoloEngine : public Engine {
   FlightRecorder& flight() const override { return *config_.flight; }
 
   absl::StatusOr<std::shared_ptr<Call>> Post(CallSpec spec) override {
-    if (fork_generation_ != ForkGeneration()) return ForkedError();
+    if (fork_generation_ != ForkGeneration()) return AnnotateStatus(ForkedError(), spec.name);
     uint64_t number = 0;
     absl::Status remembered;
     {
       absl::MutexLock lock(&mu_);
-      if (closed_) return absl::FailedPreconditionError("the group was shut down");
+      if (closed_) {
+        return AnnotateStatus(absl::FailedPreconditionError("the group was shut down"), spec.name);
+      }
       number = ++issued_;
       remembered = std::exchange(remembered_, absl::OkStatus());
     }

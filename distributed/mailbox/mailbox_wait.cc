@@ -9,6 +9,7 @@
 #include "distributed/core/channel/key_value_store.h"
 #include "distributed/core/channel/thread.h"
 #include "distributed/core/flight/dump.h"
+#include "distributed/core/interrupted.h"
 #include "distributed/mailbox/mailbox.h"
 #include "distributed/mailbox/mailbox_internal.h"
 
@@ -79,7 +80,7 @@ void Mailbox::AwaitLocked(Transfer& transfer, absl::Time until, const InterruptC
     if (!interrupt || interrupted || transfer.done || absl::Now() - asked < kWaitSlice / 2) continue;
     asked = absl::Now();
     mu_.Unlock();
-    interrupted = interrupt();
+    interrupted = IsInterrupted(interrupt);
     mu_.Lock();
     if (!interrupted || transfer.done) continue;
     TransferPtr self;
@@ -175,7 +176,7 @@ bool Mailbox::AwaitMatched(absl::Time until, const InterruptCheck& interrupt) {
     LeadUntil(std::min(until, now + kWaitSlice), ended);
     if (interrupt == nullptr || ended()) continue;
     mu_.Unlock();
-    const bool interrupted = interrupt();
+    const bool interrupted = IsInterrupted(interrupt);
     mu_.Lock();
     if (interrupted) return false;
   }

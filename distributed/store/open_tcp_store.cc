@@ -12,6 +12,7 @@
 #include "absl/time/clock.h"
 
 #include "distributed/core/channel/thread.h"
+#include "distributed/core/interrupted.h"
 #include "distributed/store/c10d_errors.h"
 
 namespace leafpack::store_internal {
@@ -56,7 +57,7 @@ absl::StatusOr<StorePtr> OpenTcpStore(const std::string& host,
           absl::StrCat(what, ": no answer within ", absl::FormatDuration(timeout)));
     }
     opening->mutex.Unlock();
-    const bool interrupted = interrupt();
+    const bool interrupted = IsInterrupted(interrupt);
     opening->mutex.Lock();
     if (interrupted) return absl::CancelledError(absl::StrCat(what, ": interrupted"));
   }

@@ -14,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 
+#include "distributed/core/interrupted.h"
 #include "distributed/store/groups.h"
 #include "distributed/store/open_tcp_store.h"
 
@@ -56,7 +57,7 @@ absl::StatusOr<Group> GroupOverTcp(const TcpMeeting& meeting, GroupOptions optio
     }
     if (interrupt == nullptr) continue;
     stores.mutex.Unlock();
-    const bool interrupted = interrupt();
+    const bool interrupted = IsInterrupted(interrupt);
     stores.mutex.Lock();
     if (interrupted) return absl::CancelledError(absl::StrCat(meeting.what, ": interrupted"));
   }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -576,6 +577,45 @@ TEST(AllReduceTest, ALateRankIsNamedAndTold) {
         EXPECT_EQ(x.sum().item<double>(), 2.0 * static_cast<double>(numel));
       });
     }
+  }
+}
+
+TEST(AllReduceTest, ACheckForInterruptsThatThrowsGivesTheCallUp) {
+  absl::Notification given_up;
+  WithGroup(2, [&](const Group& group) {
+    TensorDict tree;
+    const at::Tensor x = at::ones({100'000});
+    LEAFPACK_ASSERT_OK(tree.Set("x", x));
+    AllReduceOptions options;
+    if (group.rank().value() == 0) {
+      options.interrupt = []() -> bool { throw std::runtime_error("thrown by the check"); };
+    } else {
+      ASSERT_TRUE(given_up.WaitForNotificationWithTimeout(absl::Seconds(60)));
+    }
+    const absl::Status status = AllReduce(tree, group, options);
+    if (group.rank().value() == 0) given_up.Notify();
+    EXPECT_EQ(status.code(), absl::StatusCode::kCancelled) << status;
+    EXPECT_EQ(GetErrorDetails(status).kind,
+              group.rank().value() == 0 ? ErrorKind::kInterrupted : ErrorKind::kDeadline)
+        << status;
+    LEAFPACK_ASSERT_OK(AllReduce(tree, group));
+    EXPECT_EQ(x.sum().item<double>(), 200'000);
+  });
+}
+
+TEST(AllReduceTest, AGroupThatWasShutDownIsSaidByTheCall) {
+  for (const int ranks : {1, 2}) {
+    WithGroup(ranks, [&](const Group& group) {
+      TensorDict tree;
+      LEAFPACK_ASSERT_OK(tree.Set("x", at::ones({2})));
+      LEAFPACK_ASSERT_OK(AllReduce(tree, group));
+      Group handle = group;
+      LEAFPACK_ASSERT_OK(handle.Shutdown(absl::Seconds(10)));
+      const absl::Status status = AllReduce(tree, group, {.name = "late"});
+      EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+      EXPECT_EQ(status.message(), absl::StrCat("all_reduce 'late' on rank ", group.rank().value(),
+                                               ": the group was shut down"));
+    });
   }
 }
 

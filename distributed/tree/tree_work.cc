@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
+#include "distributed/core/interrupted.h"
 #include "distributed/tree/device_work.h"
 #include "distributed/tree/tree_work_state.h"
 
@@ -40,7 +41,7 @@ std::optional<absl::Status> OperationRun::WaitUntil(absl::Time until,
     changed_.WaitWithDeadline(&mutex_, std::min(until, now + kWaitSlice));
     if (result_.has_value() || cancelled || !interrupt) continue;
     mutex_.Unlock();
-    if (interrupt()) {
+    if (IsInterrupted(interrupt)) {
       operation_->Cancel();
       cancelled = true;
       until = absl::InfiniteFuture();  // the end is near: the call's own deadline bounds it
@@ -71,7 +72,7 @@ std::optional<absl::Status> OperationRun::WaitForBucket(size_t index, absl::Time
       if (result_.has_value()) return result_;
       if (absl::Now() >= until) return std::nullopt;
     }
-    if (interrupt && interrupt()) {
+    if (interrupt && IsInterrupted(interrupt)) {
       operation_->Cancel();
       return WaitUntil(absl::InfiniteFuture(), nullptr, may_drive);
     }

@@ -1671,6 +1671,30 @@ def all_gather(
     check: Check = "always",
 ) -> TreeWork | list[Any]: ...
 @overload
+def all_gather_joined(
+    tree: Tree,
+    joining: Literal["stack", "concat"] = "stack",
+    out: Tree | None = None,
+    *,
+    async_op: Literal[False] = False,
+    group: GroupLike = None,
+    timeout: Timeout = None,
+    name: str | None = None,
+    check: Check = "always",
+) -> Any: ...
+@overload
+def all_gather_joined(
+    tree: Tree,
+    joining: Literal["stack", "concat"] = "stack",
+    out: Tree | None = None,
+    *,
+    async_op: bool,
+    group: GroupLike = None,
+    timeout: Timeout = None,
+    name: str | None = None,
+    check: Check = "always",
+) -> TreeWork | Any: ...
+@overload
 def gather(
     tree: Tree,
     dst: int | None = None,

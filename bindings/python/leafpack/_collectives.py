@@ -200,6 +200,39 @@ def all_gather(tree, *, group=None, async_op=False, timeout=None, name=None, che
     return _C.all_gather(resolve(group), tree, async_op, timeout, name, check)
 
 
+def all_gather_joined(
+    tree,
+    joining="stack",
+    out=None,
+    *,
+    group=None,
+    async_op=False,
+    timeout=None,
+    name=None,
+    check="always",
+):
+    """Gives every rank one tree of the leaves of all ranks. The layouts of the trees must be equal.
+
+    Args:
+        tree: this rank's tree.
+        joining: "stack": leaves [n, ...] become [ranks, n, ...]; "concat": [ranks * n, ...], along the first
+            dimension, which every leaf must have. Batch sizes likewise. By group rank.
+        out: a tree of the keys and dtypes of `tree` and the joined sizes, which is written in place; None: a
+            new one of the kind of `tree`.
+
+    Returns:
+        `out` or the new tree, or a leafpack.TreeWork if `async_op`.
+
+    Raises:
+        ValueError: a leaf of `out` has another size or dtype, or a leaf without dimensions is to be
+            concatenated. Nothing was moved.
+        leafpack.LayoutMismatchError: the trees differ.
+    """
+    return _C.all_gather_joined(
+        resolve(group), tree, joining, out, async_op, timeout, name, check
+    )
+
+
 def gather(
     tree,
     dst=None,

@@ -73,18 +73,29 @@ def build(
     values: list,
     stacked: bool,
     lifted: bool = False,
+    times: int = 1,
 ):
     """Returns the tensordict, stack or tensorclass with these children.
 
     `values` are the keys of those that are no tensors; `stacked` says that the keys are 0, 1, 2, ...;
-    `lifted` that the batch has a dimension in front of those that the note was written for.
+    `lifted` that the batch has a dimension in front of those that the note was written for; `times` that
+    the leaves are so many times as long in their first dimension, and `batch_size` in its first.
     """
     note = _parse(note)
     sizes = note.get("batch")
     if sizes is not None:
         if not isinstance(sizes, list) or not all(type(n) is int and n >= 0 for n in sizes):
             raise ValueError(f"a tensordict has the batch size {sizes!r}")
-        batch_size = (*batch_size[:1], *sizes) if lifted else tuple(sizes)
+        batch_size = (*batch_size[:1], *sizes) if lifted else _lengthened(tuple(sizes), times)
+    if times != 1 and note.get("values") == 0:
+        # The values are those of every rank.
+        count = len(children)
+        values = [key + turn * count for turn in range(times) for key in values]
+        children = {key + turn * count: child for turn in range(times) for key, child in children.items()}
+    if times != 1 and note.get("stack") == 0:
+        # The first dimension of the leaves is the second of the stack.
+        own = (batch_size[0] // times,) if batch_size else ()
+        batch_size = (*own, *_lengthened(batch_size[1:], times))
     if lifted and note:
         note = dict(note)
         if isinstance(note.get("names"), list):
@@ -115,6 +126,10 @@ def build(
     for name in reversed(note.get("class", ())):
         result = _wrap(tensordict, name, result)
     return result
+
+
+def _lengthened(sizes, times):
+    return (sizes[0] * times, *sizes[1:]) if sizes else ()
 
 
 def _build_leafpack(note, batch_size, children, stacked):

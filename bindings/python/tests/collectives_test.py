@@ -142,6 +142,77 @@ def test_all_gather_and_gather(world, kind, numel):
 
 
 @forms
+@sizes
+@pytest.mark.parametrize("joining", ("stack", "concat"))
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("module",)])
+def test_all_gather_joined(world, kind, joining, numel, async_op):
+    rank, size = world
+    if joining == "concat" and any(x.dim() == 0 for x in trees.tensors(make(kind, 1, numel))):
+        with pytest.raises(ValueError, match="has no dimension to concatenate along"):
+            finish(leafpack.all_gather_joined(make(kind, 1, numel), joining, async_op=async_op), async_op)
+        return
+    result = finish(
+        leafpack.all_gather_joined(make(kind, value_of(rank), numel), joining, async_op=async_op), async_op
+    )
+    join = torch.stack if joining == "stack" else torch.cat
+    own = [trees.leaves(make(kind, value_of(r), numel)) for r in range(size)]
+    own = [[(path, leaf) for path, leaf in one if isinstance(leaf, torch.Tensor)] for one in own]
+    got = [(path, leaf) for path, leaf in trees.leaves(result) if isinstance(leaf, torch.Tensor)]
+    assert [path for path, _ in got] == [path for path, _ in own[0]]
+    for index, (path, leaf) in enumerate(got):
+        assert torch.equal(leaf, join([one[index][1] for one in own])), path
+    if kind in ("tensordict", "tensorclass", "leafpack"):
+        assert result.batch_size == ((size, 2) if joining == "stack" else (size * 2,))
+    if kind == "tensordict":
+        assert result.names == ([None, "time"] if joining == "stack" else ["time"])
+        assert result["pair"].note == "n"
+
+
+@forms
+@pytest.mark.parametrize("joining", ("stack", "concat"))
+def test_all_gather_joined_into_a_tree(world, joining, async_op):
+    rank, size = world
+    join = torch.stack if joining == "stack" else torch.cat
+    for numel in (3, 50_000):
+        expected = join([torch.full((numel, 2), float(r)) for r in range(size)])
+        out = leafpack.TensorDict({"a": {"x": torch.empty_like(expected)}})
+        place = out["a", "x"]
+        result = finish(
+            leafpack.all_gather_joined({"a": {"x": torch.full((numel, 2), float(rank))}}, joining, out, async_op=async_op),
+            async_op,
+        )
+        assert result is out and out["a", "x"].data_ptr() == place.data_ptr()
+        assert torch.equal(place, expected)
+        if TORCH_MOVES and joining == "concat":
+            theirs = torch.empty_like(expected)
+            dist.all_gather_into_tensor(theirs, torch.full((numel, 2), float(rank)))
+            assert torch.equal(place, theirs)
+
+
+def test_all_gather_joined_refuses_what_does_not_fit(world):
+    rank, size = world
+    tree = {"a": {"x": torch.ones(2)}}
+    for arguments, kind, text in (
+        ({"joining": "stacked"}, ValueError, 'joining must be "stack" or "concat", not \'stacked\''),
+        ({"joining": 1}, ValueError, 'joining must be "stack" or "concat", not 1'),
+        ({"out": {"a": {"x": torch.ones(size, 3)}}}, ValueError, "a.x: is float32 .* in the tree to be written"),
+        ({"out": {"b": torch.ones(size, 2)}}, ValueError, "b|a.x"),
+        ({"out": 3}, ValueError, "is only in the tree to be written"),
+    ):
+        with pytest.raises((kind, leafpack.PeerRefusedError), match=f"all_gather(_joined)? on rank {rank}: .*({text}|refused)"):
+            leafpack.all_gather_joined(tree, **arguments)
+    with pytest.raises((ValueError, leafpack.PeerRefusedError)):
+        leafpack.all_gather_joined({"x": torch.tensor(1.0)}, "concat")
+    if size > 1:
+        with pytest.raises(leafpack.LayoutMismatchError) as caught:
+            leafpack.all_gather_joined({"x": torch.ones(2 + rank)})
+        assert caught.value.path == "x"
+        with pytest.raises(leafpack.LayoutMismatchError, match="joining"):
+            leafpack.all_gather_joined(tree, "stack" if rank else "concat")
+    assert leafpack.all_gather_joined(tree)["a"]["x"].shape == (size, 2)
+
+
+@forms
 def test_gather(world, async_op):
     rank, size = world
     for root in roots(size):
