@@ -1,7 +1,7 @@
 """Collectives on one tree by leafpack and its peers, interleaved in one run.
 
     ./bazelw run //benchmarks:peers -- --ranks 2 --rounds 11 mobilenet-v2 resnet50
-    ./bazelw run //benchmarks:peers -- --collectives broadcast,all_gather 1000x4KiB
+    ./bazelw run //benchmarks:peers -- --collectives broadcast,all_gather --backend shm 1000x4KiB
 
 or by a Python that has torch, tensordict and leafpack's wheel. A workload is a model of
 benchmarks/workloads, a file like those, or "1000x4KiB": so many float32 leaves of that size.
@@ -13,6 +13,7 @@ rank's time, and the median ratio to the mode that is named; --json prints one o
 """
 
 import argparse
+import functools
 import json
 import os
 import random
@@ -21,6 +22,7 @@ import socket
 import statistics
 import tempfile
 import time
+import types
 import warnings
 
 import torch
@@ -99,7 +101,24 @@ def check(collective, name, result, rank, world):
             assert bool((leaf == value).all()), (collective, name, rank, value)
 
 
-def measure(collective, workload, rank, world, rounds, meeting):
+class OnGroup:
+    """leafpack, with another group for its collectives than the default one."""
+
+    _COLLECTIVES = {"all_reduce", "broadcast", "all_gather", "scatter", "gather_and_stack", "send", "recv"}
+
+    def __init__(self, library, group):
+        self._library = library
+        self._group = group
+        self._methods = types.SimpleNamespace(
+            gather_and_stack=functools.partial(library._methods.gather_and_stack, group=group)
+        )
+
+    def __getattr__(self, name):
+        value = getattr(self._library, name)
+        return functools.partial(value, group=self._group) if name in self._COLLECTIVES else value
+
+
+def measure(collective, workload, rank, world, rounds, meeting, leafpack):
     """`meeting` is a group that no mode uses: what meets in it wakes nobody's threads and sockets."""
     tree = make_tree(workload)
     leaves = peer_modes.leaves_of(tree)
@@ -139,14 +158,17 @@ def measure(collective, workload, rank, world, rounds, meeting):
     }
 
 
-def run(rank, world, collectives, names, rounds, port, out):
+def run(rank, world, collectives, names, rounds, backend, port, out):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=world)
     meeting = dist.new_group(list(range(world)))
+    library = leafpack
+    if leafpack is not None and backend != "gloo":
+        library = OnGroup(leafpack, leafpack.Group.around().new_group(range(world), backend=backend))
     for name in names:
         for collective in collectives:
-            result = measure(collective, load_workload(name), rank, world, rounds, meeting)
+            result = measure(collective, load_workload(name), rank, world, rounds, meeting, library)
             if rank == 0:
                 with open(out, "a") as stream:
                     stream.write(json.dumps(result) + "\n")
@@ -166,6 +188,7 @@ def main():
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--collectives", default="all_reduce", help="separated by commas, or 'all'")
+    parser.add_argument("--backend", default="gloo", help="of leafpack's modes: gloo, socket or shm")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     names = [find_workload(name) for name in arguments.workloads]
@@ -181,7 +204,7 @@ def main():
         out = os.path.join(folder, "results")
         mp.start_processes(
             run,
-            (arguments.ranks, collectives, names, arguments.rounds, free_port(), out),
+            (arguments.ranks, collectives, names, arguments.rounds, arguments.backend, free_port(), out),
             nprocs=arguments.ranks,
             start_method="spawn",
         )
