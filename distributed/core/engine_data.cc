@@ -204,6 +204,25 @@ void EngineImpl::OpenContext(std::shared_ptr<EpochData> data, absl::Time deadlin
   if (late != nullptr) late->Abort();
 }
 
+// The name of the channel, by which all ranks find the same keys. A call that asks nobody may come before the
+// channel is open; whoever waits for its data opens that.
+absl::StatusOr<std::string> EngineImpl::AwaitSession(const EpochData& data, absl::Time deadline) {
+  absl::Duration pause = absl::Milliseconds(1);
+  while (true) {
+    {
+      absl::MutexLock lock(&mu_);
+      if (!session_.empty()) return session_;
+      if (!channel_failure_.ok()) return channel_failure_;
+      if (data.dead) return absl::AbortedError("the epoch ended");
+    }
+    if (absl::Now() >= deadline) {
+      return absl::DeadlineExceededError("the control channel is not open");
+    }
+    absl::SleepFor(pause);
+    pause = std::min(pause * 2, absl::Milliseconds(20));
+  }
+}
+
 absl::StatusOr<std::shared_ptr<DataContext>> EngineImpl::OpenContextOrError(
     const EpochData& data, absl::Time deadline) {
   DataContextOptions options;
@@ -211,14 +230,11 @@ absl::StatusOr<std::shared_ptr<DataContext>> EngineImpl::OpenContextOrError(
   options.size = config_.size;
   options.interface_name = config_.options.interface_name;
   options.timeout = kBackendTimeout;
-  std::string session;
-  {
-    absl::MutexLock lock(&mu_);
-    session = session_;
-  }
+  const absl::StatusOr<std::string> session = AwaitSession(data, deadline);
+  if (!session.ok()) return session.status();
   try {
     options.store = c10::make_intrusive<c10d::PrefixStore>(
-        absl::StrCat(config_.prefix, "/data/", session, "/", data.epoch),
+        absl::StrCat(config_.prefix, "/data/", *session, "/", data.epoch),
         config_.store->store->clone());
     // Rank 0 alone knows whether all are on one host; it says so beside the context.
     const std::string key = "all_local";

@@ -235,6 +235,7 @@ class EngineImpl final : public Engine,
   std::shared_ptr<EpochData> StartOpening(uint32_t epoch, absl::Time deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OpenContext(std::shared_ptr<EpochData> data, absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::StatusOr<std::string> AwaitSession(const EpochData& data, absl::Time deadline);
   absl::StatusOr<std::shared_ptr<DataContext>> OpenContextOrError(const EpochData& data,
                                                                   absl::Time deadline)
       ABSL_LOCKS_EXCLUDED(mu_);
