@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 
 PROGRAMS = pathlib.Path(__file__).with_name("programs.py")
@@ -28,6 +29,11 @@ def _free_port():
 
 def run(program, size=2, *, arguments=(), timeout=180):
     """Starts `program` on ranks 0 .. size - 1; all must end by `timeout` (seconds), or all are killed."""
+    with tempfile.TemporaryDirectory() as folder:
+        return _run(program, size, arguments, timeout, folder)
+
+
+def _run(program, size, arguments, timeout, folder):
     # Python may have been told not to look beside the program (PYTHONSAFEPATH).
     path = os.pathsep.join(filter(None, [str(PROGRAMS.parent), os.environ.get("PYTHONPATH")]))
     environment = dict(
@@ -38,6 +44,7 @@ def run(program, size=2, *, arguments=(), timeout=180):
         WORLD_SIZE=str(size),
         LOCAL_WORLD_SIZE=str(size),
         OMP_NUM_THREADS="1",
+        RANKS_FOLDER=folder,  # private to these ranks
     )
     started = time.monotonic()
     processes = [

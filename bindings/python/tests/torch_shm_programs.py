@@ -8,7 +8,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from rank_program import RANK, SIZE, finish
+from rank_program import RANK, SIZE, finish, leave_together
 
 
 def torch_shm_killed(kind, who):
@@ -35,7 +35,7 @@ def torch_shm_killed(kind, who):
         else:
             raise AssertionError("a rank is dead")
     assert time.monotonic() - started < 30
-    os._exit(0)
+    leave_together(who)
 
 
 def torch_shm_missing():
