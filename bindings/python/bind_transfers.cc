@@ -1,5 +1,4 @@
 // leafpack._C.send and recv, in both forms, and batches of them.
-#include <c10/core/GradMode.h>
 #include <pybind11/pybind11.h>
 
 #include <cstddef>
@@ -7,7 +6,9 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -18,14 +19,11 @@
 #include "bindings/python/call_arguments.h"
 #include "bindings/python/collective_call.h"
 #include "bindings/python/errors.h"
-#include "distributed/core/error.h"
 #include "distributed/core/group.h"
 #include "distributed/core/rank.h"
 #include "distributed/p2p/transfer.h"
 #include "distributed/tree/call_options.h"
 #include "distributed/tree/trees.h"
-#include "tensordict/flat_tree.h"
-#include "tensordict/layout.h"
 
 namespace leafpack::python {
 namespace {
@@ -69,59 +67,36 @@ class TransferObject : public WorkHandle {
   const Finish finish_;
 };
 
-// A transfer whose arguments are read.
+// A transfer whose arguments are read: `item` has all options but those of the call.
 struct __attribute__((visibility("hidden"))) ReadTransfer {
-  // Posts it. Without the GIL.
-  std::function<absl::StatusOr<TransferWork>(const CallOptions&)> start;
+  BatchItem item;
   Finish finish;
-  // The leaves that it sends or writes; null of a receive into nothing.
-  std::shared_ptr<const TreeArg> tree;
-  std::optional<GroupRank> peer;
   py::object keep_alive;
 };
 
 // `argument` is what the function calls the other rank, here and below.
 ReadTransfer ReadSend(const Group& group, const py::object& tree, const py::object& dst,
                       const py::object& group_dst, const py::object& tag, const char* argument) {
-  ReadTransfer transfer;
   const GroupRank to = ValueOrRaise(RequiredRoot(dst, group_dst, argument).In(group));
-  const int64_t number = IntFromPython(tag, "tag");
-  auto sent = std::make_shared<const TreeArg>(SentTree(tree));
-  transfer.start = [sent, to, number, &group](const CallOptions& common) {
-    TransferOptions options = OptionsOf(common, number);
-    options.spec = sent->spec();
-    if (sent->dict().has_value()) return Isend(*sent->dict(), to, group, options);
-    return Isend(sent->flat(), to, group, options);
-  };
-  transfer.finish = MakeFinish([](const TransferWork&) -> py::object { return py::none(); });
-  transfer.tree = std::move(sent);
-  transfer.peer = to;
-  transfer.keep_alive = tree;
-  return transfer;
+  TransferOptions options;
+  options.tag = IntFromPython(tag, "tag");
+  return {.item = SendItem{.tree = SentTree(tree), .to = to, .options = std::move(options)},
+          .finish = MakeFinish([](const TransferWork&) -> py::object { return py::none(); }),
+          .keep_alive = tree};
 }
 
 ReadTransfer ReadRecv(const Group& group, const py::object& tree, const py::object& src,
                       const py::object& group_src, const py::object& tag, const char* argument) {
-  ReadTransfer transfer;
-  std::optional<PeerRank> from;
+  RecvItem item;
   if (const std::optional<Root> root = RootFromPython(src, group_src, argument)) {
-    transfer.peer = ValueOrRaise(root->In(group));
-    from = PeerRank(*transfer.peer);
+    item.from = ValueOrRaise(root->In(group));
   }
-  const int64_t number = IntFromPython(tag, "tag");
-  if (std::optional<TreeArg> written = WrittenTree(tree)) {
-    transfer.tree = std::make_shared<const TreeArg>(*std::move(written));
-  }
+  item.options.tag = IntFromPython(tag, "tag");
+  item.tree = WrittenTree(tree);
+  const bool tell_source = !item.from.has_value();
   // The handle outlives the call; it holds the group on its own.
-  const Group the_group = group;
-  transfer.start = [written = transfer.tree, from, number, the_group](const CallOptions& common) {
-    const TransferOptions options = OptionsOf(common, number);
-    if (written == nullptr) return IrecvNew(from, the_group, options);
-    return Irecv(written->flat(), from, the_group, options);
-  };
-  const bool tell_source = !from.has_value();
-  transfer.finish =
-      MakeFinish([tree, tell_source, the_group](const TransferWork& work) -> py::object {
+  auto finish =
+      MakeFinish([tree, tell_source, the_group = group](const TransferWork& work) -> py::object {
         py::object result = tree;
         if (tree.is_none()) {
           result = ReceivedToPython(ValueOrRaise(work.received()), py::handle());
@@ -130,16 +105,28 @@ ReadTransfer ReadRecv(const Group& group, const py::object& tree, const py::obje
         const GroupRank source = ValueOrRaise(work.source());
         return py::make_tuple(result, ValueOrRaise(the_group.ToGlobal(source)).value());
       });
-  transfer.keep_alive = tree;
-  return transfer;
+  return {.item = std::move(item), .finish = std::move(finish), .keep_alive = tree};
+}
+
+absl::StatusOr<TransferWork> Start(const BatchItem& item, const CallOptions& common,
+                                   const Group& group) {
+  if (const auto* send = std::get_if<SendItem>(&item)) {
+    return Isend(send->tree, send->to, group, OptionsOf(common, send->options.tag));
+  }
+  const auto& recv = std::get<RecvItem>(item);
+  const TransferOptions options = OptionsOf(common, recv.options.tag);
+  if (!recv.tree.has_value()) return IrecvNew(recv.from, group, options);
+  return Irecv(*recv.tree, recv.from, group, options);
 }
 
 // Both forms of a transfer: the synchronous one is the other and its Wait.
-PreparedCall Prepared(ReadTransfer transfer) {
+PreparedCall Prepared(ReadTransfer transfer, const Group& group) {
   PreparedCall call;
+  const auto start = [item = std::move(transfer.item), &group](const CallOptions& options) {
+    return Start(item, options, group);
+  };
   auto started = std::make_shared<std::optional<TransferWork>>();
-  call.run = [start = transfer.start,
-              started](const CallOptions& options) -> absl::StatusOr<TreeResult> {
+  call.run = [start, started](const CallOptions& options) -> absl::StatusOr<TreeResult> {
     absl::StatusOr<TransferWork> work = start(options);
     if (!work.ok()) return work.status();
     *started = *work;
@@ -150,9 +137,8 @@ PreparedCall Prepared(ReadTransfer transfer) {
   call.finish = [started, finish = transfer.finish](const TreeResult&) {
     return (*finish)(**started);
   };
-  call.start_other =
-      [start = std::move(transfer.start), finish = std::move(transfer.finish)](
-          const CallOptions& options) -> absl::StatusOr<std::shared_ptr<WorkHandle>> {
+  call.start_other = [start, finish = std::move(transfer.finish)](
+                         const CallOptions& options) -> absl::StatusOr<std::shared_ptr<WorkHandle>> {
     absl::StatusOr<TransferWork> work = start(options);
     if (!work.ok()) return work.status();
     return std::make_shared<TransferObject>(*std::move(work), finish);
@@ -165,7 +151,7 @@ py::object SendPython(const GroupObject& group, const py::object& tree, const py
                       const py::object& group_dst, const py::object& tag,
                       const CallArguments& arguments) {
   return CallAlone(group, "send", arguments, [&] {
-    return Prepared(ReadSend(group.get(), tree, dst, group_dst, tag, "dst"));
+    return Prepared(ReadSend(group.get(), tree, dst, group_dst, tag, "dst"), group.get());
   });
 }
 
@@ -173,95 +159,45 @@ py::object RecvPython(const GroupObject& group, const py::object& tree, const py
                       const py::object& group_src, const py::object& tag,
                       const CallArguments& arguments) {
   return CallAlone(group, "recv", arguments, [&] {
-    return Prepared(ReadRecv(group.get(), tree, src, group_src, tag, "src"));
+    return Prepared(ReadRecv(group.get(), tree, src, group_src, tag, "src"), group.get());
   });
 }
 
-// What posting the transfer would refuse, whatever the other ranks do.
-absl::Status CheckTransfer(const ReadTransfer& transfer, bool is_send, const Group& group) {
-  if (group.size() == 1) {
-    return absl::InvalidArgumentError("there is no other rank in the group");
-  }
-  if (transfer.peer == group.rank()) {
-    return absl::InvalidArgumentError(absl::StrCat("rank ", group.global_rank().value(), " cannot ",
-                                                   is_send ? "send to" : "receive from",
-                                                   " itself"));
-  }
-  if (transfer.tree == nullptr) return absl::OkStatus();
-  const FlatTree& flat = transfer.tree->flat();
-  // A tree that has a description has a layout.
-  if (transfer.tree->spec() == nullptr) {
-    if (const absl::StatusOr<Layout> layout = Layout::Of(flat); !layout.ok()) {
-      return layout.status();
-    }
-  }
-  for (size_t i = 0; i < flat.size(); ++i) {
-    const at::Tensor& leaf = flat.leaves[i];
-    if (!leaf.defined()) continue;
-    if (!leaf.device().is_cpu()) {
-      const std::string path = (*flat.paths)[i].ToString();
-      return WithErrorDetails(
-          absl::UnimplementedError(absl::StrCat("leaf ", path, " is on ", leaf.device().str(),
-                                                "; only leaves in CPU memory can be sent")),
-          {.kind = ErrorKind::kUnsupported, .path = path});
-    }
-    if (!is_send && c10::GradMode::is_enabled() && leaf.requires_grad() && !leaf.is_leaf()) {
-      const std::string path = (*flat.paths)[i].ToString();
-      return WithErrorDetails(
-          absl::InvalidArgumentError(absl::StrCat(
-              "leaf ", path, ": was computed by autograd (it has a grad_fn) and would be written in "
-                             "place; receive with grad mode off, or detach it")),
-          {.path = path});
-    }
-  }
-  return absl::OkStatus();
-}
-
-// `rows`: (is_send, tree, peer, group_peer, tag, timeout) of each op. Nothing is posted before all are
-// checked. What fails all the same (no memory to pack a leaf, a group that is shut down) gives up those
-// that were posted before it.
+// `rows`: (is_send, tree, peer, group_peer, tag, timeout) of each op.
 py::list BatchPython(const GroupObject& object, const py::list& rows) {
+  constexpr std::string_view kName = "batch_isend_irecv";
   const Group& group = object.get();
-  const auto where = [&group](size_t i) {
-    return WhereOf(absl::StrCat("batch_isend_irecv[", i, "]"), py::none(), group);
-  };
-  std::vector<ReadTransfer> transfers;
-  std::vector<CallOptions> options(rows.size());
+  std::vector<BatchItem> items;
+  std::vector<Finish> finishes;
+  std::vector<py::object> keep_alive;
   for (size_t i = 0; i < rows.size(); ++i) {
-    RefuseWhatThrows(group, std::nullopt, where(i), [&] {
+    const std::string where = WhereOf(absl::StrCat(kName, "[", i, "]"), py::none(), group);
+    RefuseWhatThrows(group, std::nullopt, where, [&] {
       const auto row = rows[i].cast<py::tuple>();
       const py::object tree = row[1], peer = row[2], group_peer = row[3], tag = row[4];
-      const bool is_send = row[0].cast<bool>();
-      options[i].timeout = TimeoutFromPython(row[5]);
-      transfers.push_back(is_send ? ReadSend(group, tree, peer, group_peer, tag, "peer")
-                                  : ReadRecv(group, tree, peer, group_peer, tag, "peer"));
-      RaiseIfError(CheckTransfer(transfers.back(), is_send, group));
+      ReadTransfer transfer = row[0].cast<bool>()
+                                  ? ReadSend(group, tree, peer, group_peer, tag, "peer")
+                                  : ReadRecv(group, tree, peer, group_peer, tag, "peer");
+      std::visit([&](auto& item) { item.options.timeout = TimeoutFromPython(row[5]); },
+                 transfer.item);
+      items.push_back(std::move(transfer.item));
+      finishes.push_back(std::move(transfer.finish));
+      keep_alive.push_back(std::move(transfer.keep_alive));
     });
   }
-  std::vector<TransferWork> works;
-  absl::Status failed;
-  size_t posted = 0;
-  {
-    py::gil_scoped_release release;
-    for (; posted < transfers.size(); ++posted) {
-      absl::StatusOr<TransferWork> work = transfers[posted].start(options[posted]);
-      if (!work.ok()) {
-        failed = work.status();
-        break;
-      }
-      works.push_back(*std::move(work));
+  std::vector<TransferWork> works = [&] {
+    absl::StatusOr<std::vector<TransferWork>> posted;
+    {
+      py::gil_scoped_release release;
+      posted = PostBatch(items, group, kName);
     }
-    if (!failed.ok()) {
-      for (const TransferWork& work : works) work.Cancel();
-      works.clear();
-    }
-  }
-  RaiseIfError(AnnotateStatus(failed, where(posted)));
+    return ValueOrRaise(std::move(posted));
+  }();
   py::list result;
   for (size_t i = 0; i < works.size(); ++i) {
     result.append(WorkToPython(
-        std::make_shared<TransferObject>(std::move(works[i]), std::move(transfers[i].finish)),
-        std::move(transfers[i].keep_alive)));
+        std::make_shared<TransferObject>(std::move(works[i]), std::move(finishes[i])),
+        std::move(keep_alive[i])));
   }
   return result;
 }

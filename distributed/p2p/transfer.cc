@@ -14,6 +14,8 @@
 #include "distributed/p2p/tree_memory.h"
 #include "distributed/tree/leaf_rules.h"
 #include "distributed/tree/sparse_leaves.h"
+#include "distributed/tree/tree_spec.h"
+#include "tensordict/flat_tree.h"
 #include "tensordict/layout.h"
 
 namespace leafpack {
@@ -204,13 +206,13 @@ absl::StatusOr<std::shared_ptr<TreeInFlight>> TakeTree(FlatTree tree, Mailbox& m
   return flight;
 }
 
-absl::StatusOr<Prepared> PrepareSend(FlatTree tree, std::optional<TensorDict> nodes, PeerRank to,
-                                     const Group& group, const TransferOptions& options, bool async,
+absl::StatusOr<Prepared> PrepareSend(const TreeArg& tree, PeerRank to, const Group& group,
+                                     const TransferOptions& options, bool async,
                                      Mailbox& mailbox) {
   absl::StatusOr<Prepared> prepared =
       Prepare(true, PayloadKind::kTree, to, group, options, async);
   if (!prepared.ok()) return prepared;
-  absl::StatusOr<std::shared_ptr<TreeInFlight>> flight = TakeTree(std::move(tree), mailbox, true);
+  absl::StatusOr<std::shared_ptr<TreeInFlight>> flight = TakeTree(tree.flat(), mailbox, true);
   if (!flight.ok()) return flight.status();
   absl::StatusOr<TreeMemory> memory =
       TreeMemory::Of((*flight)->tree, (*flight)->layout, /*fill=*/true);
@@ -222,8 +224,8 @@ absl::StatusOr<Prepared> PrepareSend(FlatTree tree, std::optional<TensorDict> no
   spec.offer.bytes = (*flight)->memory.bytes();
   spec.has_memory = true;
   spec.segments = (*flight)->memory.segments();
-  const auto describe = [flight = *flight, nodes = std::move(nodes),
-                         given = options.spec]() -> absl::StatusOr<std::string> {
+  const auto describe = [flight = *flight, nodes = tree.dict(),
+                         given = tree.spec()]() -> absl::StatusOr<std::string> {
     if (given != nullptr) {
       if (given->paths->digest() != flight->tree.paths->digest()) {
         return absl::InvalidArgumentError("the description is of other leaves than the tree has");
@@ -236,7 +238,7 @@ absl::StatusOr<Prepared> PrepareSend(FlatTree tree, std::optional<TensorDict> no
     if (!described.ok()) return described.status();
     return EncodeTreeSpec(*described);
   };
-  if (async && options.spec == nullptr) {
+  if (async && tree.spec() == nullptr) {
     // The caller may change the tree's structure once this returns. What cannot be described can still
     // be sent to a receiver that has such a tree.
     spec.describe = [described = describe()] { return described; };
@@ -462,19 +464,18 @@ absl::Status Finish(const absl::StatusOr<TransferWork>& work, const TransferOpti
   return work.ok() ? work->Wait(absl::InfiniteDuration(), options.interrupt) : work.status();
 }
 
-absl::StatusOr<TransferWork> StartSend(FlatTree tree, std::optional<TensorDict> nodes, PeerRank to,
-                                       const Group& group, const TransferOptions& options,
-                                       bool async) {
+absl::StatusOr<TransferWork> StartSend(const TreeArg& tree, PeerRank to, const Group& group,
+                                       const TransferOptions& options, bool async) {
   return Start("send", group, [&](Mailbox& mailbox) {
-    return PrepareSend(std::move(tree), std::move(nodes), to, group, options, async, mailbox);
+    return PrepareSend(tree, to, group, options, async, mailbox);
   });
 }
 
-absl::StatusOr<TransferWork> StartRecv(FlatTree tree, std::optional<PeerRank> from,
+absl::StatusOr<TransferWork> StartRecv(const TreeArg& tree, std::optional<PeerRank> from,
                                        const Group& group, const TransferOptions& options,
                                        bool async) {
   return Start("recv", group, [&](Mailbox& mailbox) {
-    return PrepareRecv(std::move(tree), from, group, options, async, mailbox);
+    return PrepareRecv(tree.flat(), from, group, options, async, mailbox);
   });
 }
 
@@ -529,39 +530,20 @@ absl::StatusOr<std::string> TransferWork::bytes() const {
   return *handle_->incoming()->bytes;
 }
 
-absl::Status Send(const TensorDict& tree, PeerRank to, const Group& group,
+absl::Status Send(const TreeArg& tree, PeerRank to, const Group& group,
                   const TransferOptions& options) {
-  return internal::Finish(internal::StartSend(Flatten(tree), tree, to, group, options, false),
-                          options);
+  return internal::Finish(internal::StartSend(tree, to, group, options, false), options);
 }
-absl::Status Send(const FlatTree& tree, PeerRank to, const Group& group,
-                  const TransferOptions& options) {
-  return internal::Finish(internal::StartSend(tree, std::nullopt, to, group, options, false),
-                          options);
-}
-absl::StatusOr<TransferWork> Isend(const TensorDict& tree, PeerRank to, const Group& group,
+absl::StatusOr<TransferWork> Isend(const TreeArg& tree, PeerRank to, const Group& group,
                                    const TransferOptions& options) {
-  return internal::StartSend(Flatten(tree), tree, to, group, options, true);
-}
-absl::StatusOr<TransferWork> Isend(const FlatTree& tree, PeerRank to, const Group& group,
-                                   const TransferOptions& options) {
-  return internal::StartSend(tree, std::nullopt, to, group, options, true);
+  return internal::StartSend(tree, to, group, options, true);
 }
 
-absl::StatusOr<GroupRank> Recv(const TensorDict& tree, std::optional<PeerRank> from,
-                               const Group& group, const TransferOptions& options) {
-  return internal::FinishRecv(internal::StartRecv(Flatten(tree), from, group, options, false),
-                              options);
-}
-absl::StatusOr<GroupRank> Recv(const FlatTree& tree, std::optional<PeerRank> from,
+absl::StatusOr<GroupRank> Recv(const TreeArg& tree, std::optional<PeerRank> from,
                                const Group& group, const TransferOptions& options) {
   return internal::FinishRecv(internal::StartRecv(tree, from, group, options, false), options);
 }
-absl::StatusOr<TransferWork> Irecv(const TensorDict& tree, std::optional<PeerRank> from,
-                                   const Group& group, const TransferOptions& options) {
-  return internal::StartRecv(Flatten(tree), from, group, options, true);
-}
-absl::StatusOr<TransferWork> Irecv(const FlatTree& tree, std::optional<PeerRank> from,
+absl::StatusOr<TransferWork> Irecv(const TreeArg& tree, std::optional<PeerRank> from,
                                    const Group& group, const TransferOptions& options) {
   return internal::StartRecv(tree, from, group, options, true);
 }
@@ -629,31 +611,33 @@ absl::StatusOr<TensorDict> FromRemoteInit(std::optional<PeerRank> from, const Gr
 }
 
 absl::StatusOr<std::vector<TransferWork>> PostBatch(const std::vector<BatchItem>& items,
-                                                    const Group& group) {
+                                                    const Group& group, std::string_view name) {
   if (items.empty()) return std::vector<TransferWork>();
   const auto failed = [&](const absl::Status& status) {
-    return AnnotateStatus(
-        status, absl::StrCat("batch of transfers on rank ", group.global_rank().value()));
+    return internal::SayWhere(status, name, group);
   };
   if (group.size() == 1) {
     return failed(absl::InvalidArgumentError("there is no other rank in the group"));
   }
   absl::StatusOr<std::shared_ptr<mailbox::Mailbox>> mailbox = mailbox::Mailbox::Of(group.engine());
   if (!mailbox.ok()) return failed(mailbox.status());
+  const auto prepare = [&](const BatchItem& item) -> absl::StatusOr<internal::Prepared> {
+    if (const auto* send = std::get_if<SendItem>(&item)) {
+      return internal::PrepareSend(send->tree, send->to, group, send->options, true, **mailbox);
+    }
+    const auto& recv = std::get<RecvItem>(item);
+    if (!recv.tree.has_value()) {
+      return internal::PrepareRecvNew(recv.from, group, recv.options, true);
+    }
+    return internal::PrepareRecv(recv.tree->flat(), recv.from, group, recv.options, true,
+                                 **mailbox);
+  };
   std::vector<internal::Prepared> prepared;
   for (size_t i = 0; i < items.size(); ++i) {
-    absl::StatusOr<internal::Prepared> item = absl::InternalError("");
-    if (const auto* send = std::get_if<SendItem>(&items[i])) {
-      item = internal::PrepareSend(Flatten(send->tree), send->tree, send->to, group, send->options,
-                                   true, **mailbox);
-    } else {
-      const auto& recv = std::get<RecvItem>(items[i]);
-      item = recv.tree.has_value()
-                 ? internal::PrepareRecv(Flatten(*recv.tree), recv.from, group, recv.options, true,
-                                         **mailbox)
-                 : internal::PrepareRecvNew(recv.from, group, recv.options, true);
+    absl::StatusOr<internal::Prepared> item = prepare(items[i]);
+    if (!item.ok()) {
+      return internal::SayWhere(item.status(), absl::StrCat(name, "[", i, "]"), group);
     }
-    if (!item.ok()) return failed(AnnotateStatus(item.status(), absl::StrCat("item ", i)));
     prepared.push_back(*std::move(item));
   }
   absl::StatusOr<std::vector<TransferWork>> works =

@@ -36,9 +36,7 @@
 #include "distributed/core/engine.h"
 #include "distributed/core/group.h"
 #include "distributed/core/rank.h"
-#include "distributed/tree/tree_spec.h"
 #include "distributed/tree/trees.h"
-#include "tensordict/flat_tree.h"
 #include "tensordict/tensor_dict.h"
 
 namespace leafpack {
@@ -68,9 +66,6 @@ struct TransferOptions {
   InterruptCheck interrupt{};
   // Receives into nothing: a tree of more bytes is refused, before anything is allocated.
   int64_t max_bytes = std::numeric_limits<int64_t>::max();
-  // Sends: the description for a receiver that has no tree, where it must be another one than
-  // DescribeTree gives (kinds of nodes, notes). Of the very leaves that are sent.
-  std::shared_ptr<const TreeSpec> spec{};
 };
 
 // A tree that a receive into nothing made, and the rank that it came from.
@@ -119,26 +114,18 @@ class TransferWork {
 // the rank in its details.
 
 // Sends the tree; returns when `to` has it. The leaves must not change meanwhile.
-absl::Status Send(const TensorDict& tree, PeerRank to, const Group& group,
-                  const TransferOptions& options = {});
-absl::Status Send(const FlatTree& tree, PeerRank to, const Group& group,
+absl::Status Send(const TreeArg& tree, PeerRank to, const Group& group,
                   const TransferOptions& options = {});
 // Returns at once; until Wait returned, the leaves must not be written. The tree's structure may change.
-absl::StatusOr<TransferWork> Isend(const TensorDict& tree, PeerRank to, const Group& group,
-                                   const TransferOptions& options = {});
-absl::StatusOr<TransferWork> Isend(const FlatTree& tree, PeerRank to, const Group& group,
+absl::StatusOr<TransferWork> Isend(const TreeArg& tree, PeerRank to, const Group& group,
                                    const TransferOptions& options = {});
 
 // Receives into the leaves of `tree`, from the given rank or, with nullopt, from any; returns who it was.
 // Autograd is told as by collectives. After an error during data leaves may have changed
 // (tree_unchanged in the details). Receives into leaves that share no memory may be in flight together.
-absl::StatusOr<GroupRank> Recv(const TensorDict& tree, std::optional<PeerRank> from,
+absl::StatusOr<GroupRank> Recv(const TreeArg& tree, std::optional<PeerRank> from,
                                const Group& group, const TransferOptions& options = {});
-absl::StatusOr<GroupRank> Recv(const FlatTree& tree, std::optional<PeerRank> from,
-                               const Group& group, const TransferOptions& options = {});
-absl::StatusOr<TransferWork> Irecv(const TensorDict& tree, std::optional<PeerRank> from,
-                                   const Group& group, const TransferOptions& options = {});
-absl::StatusOr<TransferWork> Irecv(const FlatTree& tree, std::optional<PeerRank> from,
+absl::StatusOr<TransferWork> Irecv(const TreeArg& tree, std::optional<PeerRank> from,
                                    const Group& group, const TransferOptions& options = {});
 
 // Receives keys, shapes, dtypes and contents, into fresh tensors.
@@ -166,21 +153,23 @@ absl::StatusOr<TensorDict> FromRemoteInit(std::optional<PeerRank> from, const Gr
 
 // One transfer of a batch.
 struct SendItem {
-  TensorDict tree;
+  TreeArg tree;
   PeerRank to;
   TransferOptions options{};
 };
 struct RecvItem {
-  std::optional<TensorDict> tree;  // nullopt: into nothing
+  std::optional<TreeArg> tree;  // nullopt: into nothing
   std::optional<PeerRank> from;
   TransferOptions options{};
 };
 using BatchItem = std::variant<SendItem, RecvItem>;
 
 // Starts all of them together, in their order; their works come in the same order. An error in one
-// item's arguments is returned (with its index) and nothing is started.
+// item's arguments is returned, and nothing is started. It begins with `name`, the item's index and this
+// rank: "PostBatch[1] on rank 0: ...".
 absl::StatusOr<std::vector<TransferWork>> PostBatch(const std::vector<BatchItem>& items,
-                                                    const Group& group);
+                                                    const Group& group,
+                                                    std::string_view name = "PostBatch");
 // Waits for all; the first error in their order.
 absl::Status WaitAll(const std::vector<TransferWork>& works,
                      absl::Duration timeout = absl::InfiniteDuration(),

@@ -360,7 +360,7 @@ TEST(TransferTest, BadArgumentsAreRefusedAtOnce) {
     // A bad item keeps the whole batch from starting.
     EXPECT_THAT(PostBatch({SendItem{tree, GroupRank(1 - own)}, SendItem{meta, GroupRank(1 - own)}}, group)
                     .status(),
-                StatusIs(Code::kUnimplemented, HasSubstr("item 1")));
+                StatusIs(Code::kUnimplemented, HasSubstr("PostBatch[1] on rank ")));
   });
   WithRanks(1, [](const Group& group) {
     EXPECT_THAT(RecvNew(std::nullopt, group).status(),

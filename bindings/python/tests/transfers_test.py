@@ -413,7 +413,7 @@ def test_a_batch_of_a_group_that_is_shut_down(world):
     group = leafpack.Group.around(None).new_group(list(range(size)), name="shut down")
     results([send_op({}, (rank + 1) % size, group=group), recv_op(None, (rank - 1) % size, group=group)])
     group.shutdown()
-    with pytest.raises(RuntimeError, match=rf"^batch_isend_irecv\[0\] on rank {rank}: .*shut down"):
+    with pytest.raises(RuntimeError, match=rf"^batch_isend_irecv on rank {rank}: .*shut down"):
         leafpack.batch_isend_irecv([send_op({}, (rank + 1) % size, group=group)])
     dist.barrier()
 
