@@ -1,12 +1,12 @@
 #include "tensordict/ops/apply.h"
 
-#include <memory>
+#include <iterator>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "tensordict/non_tensor.h"
 #include "tensordict/ops/walk.h"
 
 namespace leafpack {
@@ -21,62 +21,55 @@ using internal::Value;
 
 constexpr std::string_view kOp = "apply";
 
-// Builds the result for one tree; of several trees only after their structures were compared.
+// Makes a copy of a tree's structure, which nobody else has, the result. Functions may do to the tree itself what they
+// like.
 class Applier {
  public:
   Applier(NamedFn fn, const ApplyOptions& options) : fn_(fn), options_(options) {}
 
-  absl::Status Apply(const Node& from, Node& to, const PathFrame* above, int depth) {
-    if (depth > kMaxTreeDepth) {
-      return ErrorAt(kOp, NestedKey(),
-                     absl::StrCat("a path has more than ", kMaxTreeDepth, " components"));
-    }
-    internal::CopyRules(from, to);
+  absl::Status Apply(Node& node, const PathFrame* above) {
     if (options_.batch_size.has_value()) {
-      to.batch_size.assign(options_.batch_size->begin(), options_.batch_size->end());
-      if (!to.names.empty()) to.names.resize(to.batch_size.size());
+      node.batch_size.assign(options_.batch_size->begin(), options_.batch_size->end());
+      if (!node.names.empty()) node.names.resize(node.batch_size.size());
     }
-    for (const auto& [key, value] : from.children) {
-      if (const auto* leaf = std::get_if<at::Tensor>(&value)) {
-        std::optional<at::Tensor> made = *leaf;
+    for (auto child = node.children.begin(); child != node.children.end();) {
+      auto& [key, value] = *child;
+      bool keep = true;
+      if (auto* leaf = std::get_if<at::Tensor>(&value)) {
         if (leaf->defined()) {
           const NestedKey path = PathOf(above, &key);
+          std::optional<at::Tensor> made;
           try {
             made = fn_(path, *leaf);
           } catch (...) {
             return internal::CaughtAt(kOp, &path);
           }
-          if (made.has_value() && made->defined()) {
+          keep = made.has_value();
+          if (keep && made->defined()) {
             const at::IntArrayRef sizes = made->sizes();
-            const at::IntArrayRef batch = to.batch_size;
+            const at::IntArrayRef batch = node.batch_size;
             if (sizes.size() < batch.size() || sizes.slice(0, batch.size()) != batch) {
               return ErrorAt(kOp, path,
                              absl::StrCat("the shape ", internal::ToText(sizes),
                                           " of the result does not begin with the batch size ",
                                           internal::ToText(batch)));
             }
-            if (to.device.has_value() && made->device() != *to.device) to.device = std::nullopt;
+            if (node.device.has_value() && made->device() != *node.device) {
+              node.device = std::nullopt;
+            }
           }
+          if (keep) *leaf = *std::move(made);
         }
-        if (made.has_value()) {
-          to.children.emplace_hint(to.children.end(), key, *std::move(made));
-        }
-      } else if (const auto* dict = std::get_if<TensorDict>(&value)) {
-        const Node& below = TreeAccess::node(*dict);
+      } else if (auto* dict = std::get_if<TensorDict>(&value)) {
+        Node& below = TreeAccess::node(*dict);
+        const bool was_empty = below.children.empty();
         const PathFrame frame = {above, &key};
-        auto child = std::make_shared<Node>();
-        if (absl::Status s = Apply(below, *child, &frame, depth + 1); !s.ok()) return s;
-        if (child->children.empty() &&
-            (options_.empty_nodes == EmptyNodes::kDrop ||
-             (options_.empty_nodes == EmptyNodes::kKeepIfEmptyBefore &&
-              !below.children.empty()))) {
-          continue;
-        }
-        to.children.emplace_hint(to.children.end(), key, TreeAccess::Wrap(std::move(child)));
-        ++to.num_dicts;
-      } else {
-        to.children.emplace_hint(to.children.end(), key, std::get<NonTensor>(value));
+        if (absl::Status s = Apply(below, &frame); !s.ok()) return s;
+        keep = !below.children.empty() || options_.empty_nodes == EmptyNodes::kKeep ||
+               (options_.empty_nodes == EmptyNodes::kKeepIfEmptyBefore && was_empty);
+        if (!keep) --node.num_dicts;
       }
+      child = keep ? std::next(child) : node.children.erase(child);
     }
     return absl::OkStatus();
   }
@@ -86,16 +79,22 @@ class Applier {
   const ApplyOptions& options_;
 };
 
+absl::Status Changed(const KeyComponent& key) {
+  return absl::FailedPreconditionError(absl::StrCat(
+      "apply in place: ", key.ToString(), ": the function changed the structure of the tree"));
+}
+
 }  // namespace
 
 absl::StatusOr<TensorDict> NamedApply(const TensorDict& tree, NamedFn fn,
                                       const ApplyOptions& options) {
-  auto root = std::make_shared<Node>();
-  if (absl::Status s = Applier(fn, options).Apply(TreeAccess::node(tree), *root, nullptr, 0);
-      !s.ok()) {
+  absl::StatusOr<TensorDict> copy =
+      internal::MapTree(kOp, tree, [](const at::Tensor& leaf) { return leaf; });
+  if (!copy.ok()) return copy;
+  if (absl::Status s = Applier(fn, options).Apply(TreeAccess::node(*copy), nullptr); !s.ok()) {
     return s;
   }
-  return TreeAccess::Wrap(std::move(root));
+  return copy;
 }
 
 absl::StatusOr<TensorDict> Apply(const TensorDict& tree, UnaryFn fn, const ApplyOptions& options) {
@@ -134,7 +133,7 @@ absl::Status ApplyInPlace(TensorDict& tree, UnaryFn fn) {
       },
       {.empty_nodes = EmptyNodes::kKeep});
   if (!made.ok()) return made.status();
-  // Nodes of the tree beside those of the result, which has the same structure.
+  // Nodes of the tree beside those of the result, which has the structure that the tree had.
   std::vector<std::pair<Node*, Node*>> pending = {
       {&TreeAccess::node(tree), &TreeAccess::node(*made)}};
   std::vector<std::pair<at::Tensor*, at::Tensor*>> changes;
@@ -142,6 +141,10 @@ absl::Status ApplyInPlace(TensorDict& tree, UnaryFn fn) {
     const auto [to, from] = pending[i];
     auto source = from->children.begin();
     for (auto& [key, value] : to->children) {
+      if (source == from->children.end()) return Changed(key);
+      if (source->first != key || source->second.index() != value.index()) {
+        return Changed(source->first);
+      }
       if (auto* leaf = std::get_if<at::Tensor>(&value)) {
         at::Tensor& result = std::get<at::Tensor>(source->second);
         if (!leaf->is_same(result)) {
@@ -162,6 +165,7 @@ absl::Status ApplyInPlace(TensorDict& tree, UnaryFn fn) {
       }
       ++source;
     }
+    if (source != from->children.end()) return Changed(source->first);
   }
   for (const auto& [leaf, result] : changes) *leaf = std::move(*result);
   return absl::OkStatus();

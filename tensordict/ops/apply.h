@@ -36,7 +36,8 @@ struct ApplyOptions {
 // In all of these: functions are called in canonical order with every defined tensor; undefined
 // tensors and values that are no tensors are taken over. nullopt drops the leaf. What a function
 // throws becomes InvalidArgument (Unimplemented, ResourceExhausted) that names the path; so does a
-// result whose sizes do not begin with the batch size.
+// result whose sizes do not begin with the batch size. A function may change the tree itself: the result
+// is made of what the tree was when the call began.
 
 using UnaryFn = absl::FunctionRef<std::optional<at::Tensor>(const at::Tensor& leaf)>;
 using NamedFn =
@@ -53,8 +54,8 @@ absl::StatusOr<TensorDict> Apply(absl::Span<const TensorDict> trees, ManyFn fn,
                                  const ApplyOptions& options = {});
 
 // Puts what `fn` returns in place of each tensor; nullopt keeps the tensor. All or nothing: at an
-// error the tree is as it was (what `fn` did to values aside). FailedPrecondition if the tree is
-// locked and a tensor would be replaced by another.
+// error the tree is as it was (what `fn` did aside). FailedPrecondition if the tree is locked and a
+// tensor would be replaced by another, or if `fn` changed the tree's structure.
 absl::Status ApplyInPlace(TensorDict& tree, UnaryFn fn);
 
 }  // namespace leafpack

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tensordict/ops/cast.h"
 #include "tensordict/ops/compare.h"
 #include "tensordict/ops/ops_testutil.h"
@@ -114,6 +115,52 @@ TEST(ApplyTest, InPlaceIsAllOrNothing) {
   EXPECT_EQ(tree.Get({"a", "b"})->sum().item<double>(), 0);
   ExpectError(ApplyInPlace(tree, [](const at::Tensor& x) { return x.add(1); }), "locked",
               absl::StatusCode::kFailedPrecondition);
+}
+
+// What a function does to the tree that it is applied to is not seen by the walk.
+TEST(ApplyTest, AFunctionMayChangeTheTree) {
+  const auto many = [] {
+    TensorDict tree;
+    for (int i = 0; i < 100; ++i) {
+      EXPECT_TRUE(tree.Set({"in", absl::StrCat("k", i)}, at::full({2}, i)).ok());
+    }
+    return tree;
+  };
+  TensorDict tree = many();
+  int calls = 0;
+  const auto change = [&](const at::Tensor& leaf) -> std::optional<at::Tensor> {
+    ++calls;
+    EXPECT_TRUE(tree.Set("in", TensorDict()).ok());  // frees the node that is being walked
+    for (int i = 0; i < 20; ++i) {
+      EXPECT_TRUE(tree.Set(absl::StrCat("new", calls, ".", i), at::zeros({1})).ok());
+    }
+    return leaf.add(1);
+  };
+  LEAFPACK_ASSIGN_OR_FAIL(TensorDict made, Apply(tree, change));
+  EXPECT_EQ(calls, 100);
+  EXPECT_EQ(PathsIn(made).size(), 101u);
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_EQ(made.Get({"in", absl::StrCat("k", i)})->sum().item<int64_t>(), 2 * (i + 1));
+  }
+  tree = many();
+  const TensorDict trees[] = {tree, many()};
+  LEAFPACK_ASSIGN_OR_FAIL(
+      made, Apply(trees, [&](absl::Span<const at::Tensor> leaves) { return change(leaves[1]); }));
+  EXPECT_EQ(made.Get({"in", "k7"})->sum().item<int64_t>(), 2 * 8);
+  // In place there is nothing to put the results into.
+  tree = many();
+  ExpectError(ApplyInPlace(tree, change), "changed the structure",
+              absl::StatusCode::kFailedPrecondition);
+  tree = many();
+  ExpectError(ApplyInPlace(tree,
+                           [&](const at::Tensor& leaf) -> std::optional<at::Tensor> {
+                             if (tree.Contains({"in", "k99"})) {
+                               EXPECT_TRUE(tree.Erase({"in", "k99"}).ok());
+                             }
+                             return leaf.add(1);
+                           }),
+              "k99", absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(tree.Get({"in", "k98"})->sum().item<int64_t>(), 2 * 98);
 }
 
 TEST(ApplyTest, DeepTreesAreRefused) {
