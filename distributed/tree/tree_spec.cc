@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/util/Exception.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -155,6 +156,18 @@ absl::Status DescribeLeaves(const FlatTree& tree, const Layout& layout, TreeSpec
   return absl::OkStatus();
 }
 
+constexpr uintptr_t kHugePage = uintptr_t{2} << 20;
+
+// Fresh memory of many megabytes costs its page faults more than its bytes; huge pages have 512 times fewer. Only
+// whole ones, which what is received fills.
+at::Tensor WithHugePages(at::Tensor leaf) {
+  const auto begin = reinterpret_cast<uintptr_t>(leaf.data_ptr());
+  const uintptr_t first = (begin + kHugePage - 1) / kHugePage * kHugePage;
+  const uintptr_t last = (begin + leaf.storage().nbytes()) / kHugePage * kHugePage;
+  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+  return leaf;
+}
+
 absl::StatusOr<at::Tensor> AllocateLeaf(const TreeSpec::Leaf& leaf, const TreeSpec& spec,
                                         const std::vector<at::Tensor>& before) {
   const auto options = at::TensorOptions().dtype(leaf.dtype).device(at::kCPU);
@@ -168,8 +181,9 @@ absl::StatusOr<at::Tensor> AllocateLeaf(const TreeSpec::Leaf& leaf, const TreeSp
         return before[alias].as_strided(
             leaf.sizes, leaf.strides.empty() ? ContiguousStrides(leaf.sizes) : leaf.strides);
       }
-      return leaf.strides.empty() ? at::empty(leaf.sizes, options)
-                                  : at::empty_strided(leaf.sizes, leaf.strides, options);
+      return WithHugePages(leaf.strides.empty()
+                               ? at::empty(leaf.sizes, options)
+                               : at::empty_strided(leaf.sizes, leaf.strides, options));
     case LeafKind::kSparse: {
       if (leaf.alias_of >= 0) return before[alias];
       Dims values = {leaf.nnz};
