@@ -1,7 +1,9 @@
 // Indexing the batch dimensions of a tree, with what torch takes in brackets.
 #include <pybind11/pybind11.h>
 
+#include <cstdint>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -18,10 +20,43 @@
 namespace leafpack::python {
 namespace {
 
-std::optional<int64_t> EndFromPython(PyObject* end) {
-  if (end == Py_None) return std::nullopt;
-  if (!PyIndex_Check(end)) throw py::type_error("the ends of a slice must be ints or None");
-  return py::handle(end).cast<int64_t>();
+// Ends beyond 64 bits are cut, as Python's slice.indices does.
+Slice SliceFromPython(PyObject* slice) {
+  Py_ssize_t start = 0, stop = 0, step = 0;
+  if (PySlice_Unpack(slice, &start, &stop, &step) < 0) throw py::error_already_set();
+  if (step <= 0) throw py::value_error("slice step must be positive");
+  return Slice(start, stop, step);
+}
+
+// A number of any kind that is an int to Python, of numpy too; nullopt if it is none.
+std::optional<int64_t> PositionFromPython(PyObject* object) {
+  if (!PyIndex_Check(object)) return std::nullopt;
+  const py::object number = py::reinterpret_steal<py::object>(PyNumber_Index(object));
+  if (!number) {  // an array says that it can be one, whatever its shape
+    if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw py::error_already_set();
+    PyErr_Clear();
+    return std::nullopt;
+  }
+  const int64_t position = PyLong_AsLongLong(number.ptr());
+  if (position == -1 && PyErr_Occurred()) {
+    PyErr_Clear();
+    throw py::index_error(absl::StrCat("index: the position ",
+                                       std::string(py::str(number)), " has more than 64 bits"));
+  }
+  return position;
+}
+
+// A list, range or array of numpy as a tensor.
+at::Tensor TensorFromPython(py::handle item) {
+  py::object source = py::reinterpret_borrow<py::object>(item);
+  if (PyRange_Check(item.ptr())) {
+    source = py::list(source);
+  } else if (py::hasattr(item, "strides")) {
+    source = source.attr("copy")();  // torch takes no negative strides
+  }
+  py::object tensor = py::module_::import("torch").attr("as_tensor")(source);
+  if (PyList_Check(item.ptr()) && py::len(source) == 0) tensor = tensor.attr("long")();
+  return TensorOf(tensor.ptr());
 }
 
 IndexItem ItemFromPython(py::handle item) {
@@ -31,22 +66,12 @@ IndexItem ItemFromPython(py::handle item) {
   if (PyBool_Check(object)) {
     throw py::type_error("True and False are no index: None makes a dimension of size 1");
   }
-  if (PySlice_Check(object)) {
-    auto* slice = reinterpret_cast<PySliceObject*>(object);
-    const std::optional<int64_t> step = EndFromPython(slice->step);
-    if (step.has_value() && *step <= 0) throw py::value_error("slice step must be positive");
-    return Slice(EndFromPython(slice->start), EndFromPython(slice->stop), step.value_or(1));
-  }
+  if (PySlice_Check(object)) return SliceFromPython(object);
   if (IsTensor(object)) return TensorOf(object);
-  if (PyIndex_Check(object)) return item.cast<int64_t>();
-  // Lists, ranges and arrays, as torch takes them.
+  if (const std::optional<int64_t> position = PositionFromPython(object)) return *position;
   if (PyList_Check(object) || PyRange_Check(object) || PyTuple_Check(object) ||
       py::hasattr(item, "__array__")) {
-    py::object source = py::reinterpret_borrow<py::object>(item);
-    if (PyRange_Check(object)) source = py::list(source);
-    py::object tensor = py::module_::import("torch").attr("as_tensor")(source);
-    if (PyList_Check(object) && py::len(source) == 0) tensor = tensor.attr("long")();
-    return TensorOf(tensor.ptr());
+    return TensorFromPython(item);
   }
   throw py::type_error(absl::StrCat("no index: ", TypeName(object)));
 }

@@ -36,12 +36,16 @@ absl::Status IndexError(std::string_view text) {
   return absl::InvalidArgumentError(absl::StrCat(kOp, ": ", text));
 }
 
+// As in torch, uint8 is bool's older form and masks too.
+bool IsMask(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kBool || tensor.scalar_type() == at::kByte;
+}
+
 // Number of dimensions that an item takes.
 size_t DimsOf(const IndexItem& item) {
   if (const auto* tensor = std::get_if<at::Tensor>(&item.item)) {
     if (!tensor->defined()) return 1;
-    const bool is_mask = tensor->scalar_type() == at::kBool;
-    return is_mask ? static_cast<size_t>(tensor->dim()) : 1;
+    return IsMask(*tensor) ? static_cast<size_t>(tensor->dim()) : 1;
   }
   return std::holds_alternative<int64_t>(item.item) || std::holds_alternative<Slice>(item.item) ? 1
                                                                                                 : 0;
@@ -129,7 +133,7 @@ class Planner {
 
   absl::Status AddTensor(const at::Tensor& tensor) {
     if (!tensor.defined()) return IndexError("a tensor is undefined");
-    if (tensor.scalar_type() == at::kBool) return AddMask(tensor);
+    if (IsMask(tensor)) return AddMask(tensor);
     if (!c10::isIntegralType(tensor.scalar_type(), /*includeBool=*/false)) {
       return IndexError(absl::StrCat("a tensor of ", DtypeName(tensor.scalar_type()),
                                      " cannot index; whole numbers and bool can"));
@@ -142,7 +146,7 @@ class Planner {
   // A mask becomes one tensor of positions per dimension, once for all leaves.
   absl::Status AddMask(const at::Tensor& mask) {
     if (mask.dim() == 0) {
-      return IndexError("a mask without dimensions cannot index; NewAxis makes a new dimension");
+      return IndexError("a mask without dimensions cannot index; NewAxis (None) makes a new dimension");
     }
     const at::IntArrayRef masked = batch_.slice(dim_, mask.sizes().size());
     if (mask.sizes() != masked) {

@@ -39,7 +39,7 @@ struct Slice {
 };
 
 // One item of an index: a position (negative from the end), a Slice, Ellipsis, NewAxis, a tensor of
-// whole numbers, or a mask (bool) over one or more dimensions.
+// whole numbers, or a mask (bool, or uint8 as in torch) over one or more dimensions.
 class IndexItem {
  public:
   template <std::integral Int>

@@ -112,6 +112,8 @@ TEST(IndexTest, Masks) {
   const at::Tensor rows = Longs({0, 1, 0, 1}).to(at::kBool);
   ExpectIndexed({rows}, {2, 3}, {"time", "env"},
                 [&](const at::Tensor& x) { return x.index_select(0, Longs({1, 3})); });
+  ExpectIndexed({rows.to(at::kByte)}, {2, 3}, {"time", "env"},
+                [&](const at::Tensor& x) { return x.index_select(0, Longs({1, 3})); });
   const at::Tensor all = Counted({4, 3}).ge(10);
   ExpectIndexed({all}, {2}, {""},
                 [&](const at::Tensor& x) { return x.select(0, 3).slice(0, 1, 3); });
@@ -150,6 +152,11 @@ TEST(SetIndexTest, WritesAtThesePositionsOnly) {
   ASSERT_TRUE(SetIndex(tree, {Counted({4, 3}).ge(11)}, 7.5).ok());
   EXPECT_EQ((*tree.Get({"a", "b"}))[3][2].item<double>(), 7.5);
   EXPECT_EQ((*tree.Get({"a", "b"}))[3][1].item<double>(), 10);
+  // uint8 is a mask: no positions 0 and 1.
+  ASSERT_TRUE(SetIndex(tree, {Counted({4, 3}).ge(11).to(at::kByte)}, 8).ok());
+  EXPECT_EQ((*tree.Get({"a", "b"}))[3][2].item<double>(), 8);
+  EXPECT_EQ((*tree.Get({"a", "b"}))[3][1].item<double>(), 10);
+  EXPECT_NE((*tree.Get({"a", "b"}))[0][0].item<double>(), 8);
   ASSERT_TRUE(SetIndex(tree, {"a", "b"}, {Ellipsis(), 0}, at::zeros({4})).ok());
   EXPECT_EQ((*tree.Get({"a", "b"}))[3][0].item<double>(), 0);
   // Leaves that the value does not have stay.

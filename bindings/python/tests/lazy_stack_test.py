@@ -3,6 +3,7 @@
 import copy
 import pickle
 
+import numpy as np
 import pytest
 import tensordict
 import torch
@@ -60,6 +61,11 @@ CASES = [
     ("index int", lambda s: s[1], (0, 1)),
     ("index -1", lambda s: s[-1], (0, 1)),
     ("index slice", lambda s: s[1:], (0, 1)),
+    ("index numpy", lambda s: s[np.array([2, 0])], (0, 1)),
+    ("index numpy mask", lambda s: s[np.arange(len(s)) % 2 == 0], (0, 1)),
+    ("index numpy number", lambda s: s[np.uint8(1)], (0, 1)),
+    ("index uint8", lambda s: s[(torch.arange(len(s)) % 2).byte()], (0, 1)),
+    ("index huge slice", lambda s: s[1 : 10**20], (0, 1)),
     ("index both", lambda s: s[1, 2], (0, 1)),
     ("index second", lambda s: s[:, 1], (0, 1)),
     ("index ellipsis", lambda s: s[..., 1], (0, 1)),

@@ -5,6 +5,7 @@ import io
 import operator
 import pickle
 
+import numpy as np
 import pytest
 import torch
 
@@ -96,6 +97,17 @@ CASES = [
     ("index list", lambda t: t[[0, 0]], BATCHED),
     ("index two tensors", lambda t: t[torch.tensor([0, 1]), torch.tensor([2, 0])], ("nested",)),
     ("index range", lambda t: t[range(0, 2)], ("flat",)),
+    ("index uint8", lambda t: t[_mask(t).byte()], BATCHED),
+    ("index numpy", lambda t: t[np.array([0, 0])], BATCHED),
+    ("index numpy int32", lambda t: t[..., np.array([0, -1], dtype=np.int32)], BATCHED),
+    ("index numpy mask", lambda t: t[_mask(t).numpy()], BATCHED),
+    ("index numpy nothing", lambda t: t[np.array([], dtype=np.int64)], BATCHED),
+    ("index numpy two dims", lambda t: t[np.array([[0, 0], [0, 0]])], ("flat",)),
+    ("index numpy numbers", lambda t: [t[np.int64(0)], t[np.uint8(0)], t[np.array(0)]], BATCHED),
+    ("index huge slice", lambda t: [t[0 : 10**20], t[-(10**20) : 10**20]], BATCHED),
+    ("set index numpy", lambda t: t.__setitem__(np.array([0]), _other(t)[:1]), BATCHED),
+    ("set index numpy mask", lambda t: t.__setitem__(_mask(t).numpy(), 7), BATCHED),
+    ("set_at_ numpy", lambda t: t.set_at_("a", torch.zeros(2), np.array([3, 1])), ("flat",)),
     ("set index", _set_index(0, lambda t: _other(t)[0]), BATCHED),
     ("set index slice", _set_index(slice(1, 3), lambda t: _other(t)[1:3]), ("flat", "nested")),
     ("set index mask", lambda t: t.__setitem__(_mask(t), _other(t)[_mask(t)]), BATCHED),
@@ -243,6 +255,13 @@ ERRORS = [
     ("index too many", lambda t: t[0, 0], "flat", IndexError, ""),
     ("index no batch", lambda t: t[0], "no batch", IndexError, ""),
     ("index mask", lambda t: t[torch.ones(3, dtype=torch.bool)], "flat", IndexError, "3"),
+    ("index huge", lambda t: t[10**20], "flat", IndexError, "64 bits"),
+    ("index numpy flag", lambda t: t[np.bool_(True)], "flat", IndexError, "without dimensions"),
+    ("rename_keys over", lambda t: t.rename_keys({"a": "b"}), "flat", ValueError, "'a' cannot become 'b'"),
+    ("rename_keys to one", lambda t: t.rename_keys({"a": "z", "b": "z"}), "flat", ValueError, "'a' and 'b' both"),
+    ("rename_keys below a leaf", lambda t: t.rename_keys({"a": ("b", "c")}), "flat", ValueError, "'b'"),
+    ("rename_keys one in the other", lambda t: t.rename_keys({"in": "p", ("in", "y"): "q"}), "nested", ValueError, "'in'"),
+    ("rename_keys into new", lambda t: t.rename_keys({"a": ("p", "q"), "b": "p"}), "flat", ValueError, "'p'"),
     ("iter no batch", iter, "no batch", TypeError, "items"),
     ("bool", bool, "flat", RuntimeError, ""),
     ("hash", hash, "flat", TypeError, ""),
@@ -284,6 +303,9 @@ DIFFERENCES = [
     ("cast", "flat", lambda t: t.set_("a", torch.ones(4, dtype=torch.int32)), ValueError, "a cast must be asked for"),
     ("cast in update_", "flat", lambda t: t.update_({"a": torch.ones(4).double()}), ValueError, "a cast must be asked for"),
     ("flag as index", "flat", lambda t: t[True], TypeError, "None makes a dimension"),
+    ("mask without dimensions", "flat", lambda t: t[torch.tensor(True)], IndexError, "as True"),
+    ("uint8 as index that is written", "flat", lambda t: (t.__setitem__(_mask(t).byte(), 7), t["a"].tolist())[1][0], 7.0, "as reads"),
+    ("negative strides as index", "flat", lambda t: t[np.array([2, 1])[::-1]]["a"].shape, (2,), "nothing speaks against it"),
     ("tensor at an index", "flat", lambda t: t.__setitem__(0, torch.ones(3)), ValueError, "it says no leaf"),
     ("all dropped", "flat", lambda t: type(t.apply(lambda x: None)).__name__, "TensorDict", "a tree comes back as a tree"),
     ("below itself", "nested", lambda t: t.rename_key_("in", ("in", "w")), ValueError, "a node cannot hold itself"),

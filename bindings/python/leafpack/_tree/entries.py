@@ -119,17 +119,65 @@ def replace(self, *args, **kwargs):
 
 
 def rename_keys(self, mapping, *, strict=True):
-    """A tree of new nodes and the same tensors under new keys: a mapping of old ones to new ones."""
+    """A tree of new nodes and the same tensors under new keys: a mapping of old ones to new ones.
+
+    Nodes that this leaves empty are dropped. ValueError if it would lose something: a new key that two get, or that is
+    taken by what keeps its own.
+    """
+    pairs = _renamings(self, mapping, strict)
     result = ops.clone(self, False)
-    taken = {}
-    for old, new in mapping.items():
-        if old in self:
-            taken[new] = ops.pop(result, old)
-        elif strict:
-            raise KeyError(f"{old!r} is not in the tree")
-    for new, value in taken.items():
+    values = [ops.pop(result, old) for old, _ in pairs]
+    for old, _ in pairs:
+        for size in range(len(old) - 1, 0, -1):
+            if old[:size] in result and not ops.keys(result._get(old[:size]), False, False):
+                result.erase(old[:size])
+    for old, new in pairs:
+        _refuse_taken(result, old, new)
+    for (_, new), value in zip(pairs, values):
         result._set(new, value)
     return result
+
+
+def _renamings(tree, mapping, strict):
+    """Pairs of old and new paths, none of which stands above another of its kind."""
+    pairs = []
+    for old, new in mapping.items():
+        old, new = (key if isinstance(key, tuple) else (key,) for key in (old, new))
+        if old in tree:
+            pairs.append((old, new))
+        elif strict:
+            raise KeyError(f"{_shown(old)} is not in the tree")
+    for place, (old, new) in enumerate(pairs):
+        for other_old, other_new in pairs[:place]:
+            if _one_above(old, other_old):
+                raise ValueError(f"rename_keys: {_shown(other_old)} and {_shown(old)} stand one below the other")
+            if _one_above(new, other_new):
+                what = "both become" if new == other_new else f"would become {_shown(other_new)} and"
+                raise ValueError(
+                    f"rename_keys: {_shown(other_old)} and {_shown(old)} {what} {_shown(new)}"
+                )
+    return pairs
+
+
+def _one_above(a, b):
+    size = min(len(a), len(b))
+    return a[:size] == b[:size]
+
+
+def _refuse_taken(tree, old, new):
+    """Refuses a new path where something stands that is not renamed, or a leaf above it."""
+    for size in range(1, len(new) + 1):
+        above = new[:size]
+        if above not in tree:
+            return
+        if size == len(new) or not isinstance(tree._get(above), TensorDict):
+            raise ValueError(
+                f"rename_keys: {_shown(old)} cannot become {_shown(new)}: {_shown(above)} is in the tree"
+            )
+
+
+def _shown(path):
+    return repr(path[0] if len(path) == 1 else path)
 
 
 def separates(self, *keys, default=NO_VALUE, strict=True, filter_empty=True):

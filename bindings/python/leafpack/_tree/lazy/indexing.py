@@ -65,14 +65,28 @@ def _made(item):
 
 def _plain(item):
     """An item of an index as a number, a slice, None, Ellipsis, or a tensor with dimensions."""
-    if isinstance(item, (list, range, tuple)) or hasattr(item, "__array__"):
-        item = torch.as_tensor(list(item) if isinstance(item, range) else item)
-        if item.numel() == 0 and item.dtype is not torch.bool:
-            item = item.long()
-    if isinstance(item, torch.Tensor) and item.dim() == 0 and item.dtype is not torch.bool:
-        return int(item)
-    if isinstance(item, bool) or (isinstance(item, torch.Tensor) and item.dim() == 0):
+    if isinstance(item, bool):
         raise TypeError("True and False are no index: None makes a dimension of size 1")
+    if not isinstance(item, torch.Tensor) and hasattr(item, "__index__"):
+        try:
+            return item.__index__()
+        except TypeError:  # an array says that it can be a number, whatever its shape
+            pass
+    if not isinstance(item, torch.Tensor) and (
+        isinstance(item, (list, range, tuple)) or hasattr(item, "__array__")
+    ):
+        if hasattr(item, "strides"):
+            item = item.copy()  # torch takes no negative strides
+        item = torch.as_tensor(list(item) if isinstance(item, range) else item)
+        if item.numel() == 0 and item.dtype not in (torch.bool, torch.uint8):
+            item = item.long()
+    if isinstance(item, torch.Tensor):
+        if item.dtype is torch.uint8:  # as in torch, bool's older form
+            item = item.bool()
+        if item.dim() == 0 and item.dtype is torch.bool:
+            raise IndexError("a mask without dimensions cannot index; None makes a new dimension")
+        if item.dim() == 0:
+            return int(item)
     return item
 
 
