@@ -63,3 +63,17 @@ def test_keys_that_are_dropped_in_the_walk():
     tree = _tree()
     with pytest.raises(KeyError, match=f"there is no in.{last}"):
         tree.apply_(drop)
+
+
+@pytest.mark.parametrize("method", ("apply", "named_apply", "apply_"))
+def test_a_stack_that_grows_in_the_walk(method):
+    stack = leafpack.LazyStack(*[leafpack.TensorDict({"a": torch.ones(n)}) for n in (1, 2)])
+
+    def grow(*arguments):
+        stack.append(leafpack.TensorDict({"a": torch.zeros(9)}))
+        return arguments[-1] + 1
+
+    result = getattr(stack, method)(grow)
+    assert len(stack) == 4
+    assert [t["a"].shape[0] for t in result.tensordicts] == ([1, 2, 9, 9] if method == "apply_" else [1, 2])
+    assert result.tensordicts[1]["a"].tolist() == [2, 2]

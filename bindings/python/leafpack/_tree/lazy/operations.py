@@ -19,7 +19,7 @@ def apply(self, fn, *others, batch_size=None, inplace=False, **options):
             raise ValueError("the batch size must keep the dimension of the stack")
     trees = [
         tree.apply(fn, *beside, batch_size=batch_size, inplace=inplace, **options)
-        for tree, *beside in zip(self.tensordicts, *rows)
+        for tree, *beside in zip(tuple(self.tensordicts), *rows)  # which fn may change
     ]
     return self if inplace else self._like(trees)
 
@@ -29,7 +29,7 @@ def named_apply(self, fn, *others, **options):
     rows = [self._trees_of(other) for other in others]
     return self._like(
         tree.named_apply(fn, *beside, **options)
-        for tree, *beside in zip(self.tensordicts, *rows)
+        for tree, *beside in zip(tuple(self.tensordicts), *rows)  # which fn may change
     )
 
 
