@@ -91,6 +91,7 @@ std::string_view CollectiveName(CollectiveKind kind) {
     case CollectiveKind::kSplit:
       return "split";
   }
+  if (static_cast<uint8_t>(kind) == 11) return "share";  // kShareCollectiveNumber, arena.h
   return "unknown";
 }
 

@@ -40,7 +40,8 @@ static_assert(std::atomic<uint32_t>::is_always_lock_free && sizeof(std::atomic<u
 // The parts of a segment, in bytes from its begin; equal for all ranks. A pure function.
 class Geometry {
  public:
-  // `slot_bytes` and `ring_bytes` are multiples of kCacheLine. slots >= 2.
+  // `slot_bytes` and `ring_bytes` are multiples of kCacheLine. slots >= 2
+  // where chunks pass through them; an arena is one.
   Geometry(int ranks, int slots, int64_t slot_bytes, int64_t ring_bytes)
       : ranks_(ranks), slots_(slots), slot_bytes_(slot_bytes), ring_bytes_(ring_bytes) {}
 

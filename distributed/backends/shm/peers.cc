@@ -129,11 +129,14 @@ std::string RankList(const std::vector<int>& ranks) {
 // One rank's part in Peers::Connect.
 class Meeting {
  public:
-  Meeting(KeyValueStore& store, int rank, const Geometry& geometry, absl::Time deadline)
+  Meeting(KeyValueStore& store, int rank, const Geometry& geometry, absl::Time deadline,
+          const MeetingPoll& poll, TrackedFd* own_fd)
       : store_(store),
         rank_(rank),
         size_(geometry.ranks()),
         deadline_(deadline),
+        poll_(poll),
+        kept_fd_(own_fd),
         peers_(new Peers(rank, geometry)) {
     greeted_.resize(static_cast<size_t>(size_), false);
     verdicts_.resize(static_cast<size_t>(size_));
@@ -148,6 +151,7 @@ class Meeting {
     if (!status.ok()) return status;
     if (status = AwaitVerdicts(); !status.ok()) return status;
     if (status = Judge(); !status.ok()) return status;
+    if (kept_fd_ != nullptr) *kept_fd_ = std::move(own_fd_);
     return std::move(peers_);
   }
 
@@ -194,6 +198,7 @@ class Meeting {
     absl::Duration pause = kFirstPause;
     while (true) {
       bool progress = false;
+      if (absl::Status status = poll_ ? poll_() : absl::OkStatus(); !status.ok()) return status;
       if (absl::Status status = CallLower(&progress); !status.ok()) return status;
       AcceptHigher(&progress);
       ReadGreetings(&progress);
@@ -330,6 +335,7 @@ class Meeting {
     absl::Duration pause = kFirstPause;
     while (true) {
       std::vector<int> missing;
+      if (absl::Status status = poll_ ? poll_() : absl::OkStatus(); !status.ok()) return status;
       for (int peer = 0; peer < size_; ++peer) {
         absl::StatusOr<bool> known = LookForVerdict(peer);
         if (!known.ok()) return known.status();
@@ -423,6 +429,8 @@ class Meeting {
   const int rank_;
   const int size_;
   const absl::Time deadline_;
+  const MeetingPoll& poll_;
+  TrackedFd* const kept_fd_;
   std::unique_ptr<Peers> peers_;
   std::string problem_;  // the verdict, unless it is "ok"
   TrackedFd own_fd_;
@@ -437,8 +445,9 @@ class Meeting {
 
 absl::StatusOr<std::unique_ptr<Peers>> Peers::Connect(KeyValueStore& store, int rank,
                                                       const Geometry& geometry,
-                                                      absl::Time deadline) {
-  return Meeting(store, rank, geometry, deadline).Run();
+                                                      absl::Time deadline,
+                                                      const MeetingPoll& poll, TrackedFd* own_fd) {
+  return Meeting(store, rank, geometry, deadline, poll, own_fd).Run();
 }
 
 absl::StatusOr<std::vector<std::unique_ptr<Peers>>> Peers::InProcess(const Geometry& geometry) {

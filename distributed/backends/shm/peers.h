@@ -9,6 +9,7 @@
 #define LEAFPACK_DISTRIBUTED_BACKENDS_SHM_PEERS_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,6 +25,8 @@
 
 namespace leafpack::shm {
 
+using MeetingPoll = std::function<absl::Status()>;
+
 // The segments of all ranks, mapped here. Thread-safe once made.
 class Peers {
  public:
@@ -33,9 +36,13 @@ class Peers {
   //   ResourceExhausted   a rank could not have its memory; the text names it
   //   DeadlineExceeded    not all ranks came by `deadline`; the text names those that are missing
   //   Unavailable         a rank died meanwhile, or the store failed
+  // `poll` is asked every few milliseconds; an error of it ends this rank's part with that error.
+  // `own_fd`, if not null, takes the descriptor of this rank's own segment, which is closed otherwise.
   static absl::StatusOr<std::unique_ptr<Peers>> Connect(KeyValueStore& store, int rank,
                                                         const Geometry& geometry,
-                                                        absl::Time deadline);
+                                                        absl::Time deadline,
+                                                        const MeetingPoll& poll = nullptr,
+                                                        TrackedFd* own_fd = nullptr);
 
   // All ranks in this process, at the same addresses, without connections: for tests of what is
   // built on this, under tsan too. Element r is rank r's.
@@ -45,6 +52,8 @@ class Peers {
   int size() const { return geometry_.ranks(); }
   const Geometry& geometry() const { return geometry_; }
 
+  // By rank; they may outlive this object.
+  const std::vector<Segment>& segments() const { return segments_; }
   char* base(int rank) const { return segments_[static_cast<size_t>(rank)].data(); }
   Progress& progress(int rank) const { return geometry_.progress(base(rank)); }
   Bed& bed(int rank) const { return geometry_.bed(base(rank)); }

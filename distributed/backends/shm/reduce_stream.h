@@ -7,9 +7,11 @@
 //           where others want it, into the own slot
 //   drain   copy the slices that others reduced from their slots into the leaves
 // A small chunk is reduced whole by every rank (one shot: nothing is drained); a large one in P
-// slices. Either way each element is reduced with the kernels of distributed/core/reduce in rank order,
-// so all ranks get equal bits, whatever way and whatever bucketing. docs/shm.md says why the steps of
-// the ranks never meet in a slot.
+// slices. Where the leaves stand in an arena, which all ranks map, nothing passes through a slot: pack
+// says that the leaves may be read and written, the slice is reduced from the leaves of all ranks into
+// those of all ranks, and drain waits until the others have done theirs. Either way each element is
+// reduced with the kernels of distributed/core/reduce in rank order, so all ranks get equal bits, whatever
+// way and whatever bucketing. docs/shm.md says why the steps of the ranks never meet in a slot or a leaf.
 #ifndef LEAFPACK_DISTRIBUTED_BACKENDS_SHM_REDUCE_STREAM_H_
 #define LEAFPACK_DISTRIBUTED_BACKENDS_SHM_REDUCE_STREAM_H_
 
@@ -22,11 +24,13 @@
 #include <c10/core/ScalarType.h>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 
 #include "distributed/backends/shm/doorbell.h"
 #include "distributed/backends/shm/operation.h"
 #include "distributed/backends/shm/peers.h"
 #include "distributed/backends/shm/view_bytes.h"
+#include "distributed/core/arena.h"
 #include "distributed/core/reduce_op.h"
 
 namespace leafpack::shm {
@@ -37,10 +41,16 @@ struct Chunk {
   int64_t bytes = 0;
   at::ScalarType dtype = at::ScalarType::Undefined;
   bool one_shot = false;
+  const Arena* arena = nullptr;  // where the chunk stands on all ranks; null: it goes through slots
 };
 
-// Cuts a reduction of `views` into chunks: a pure function of dtypes, numbers of elements and geometry.
-std::vector<Chunk> CutIntoChunks(absl::Span<const LeafView> views, const Geometry& geometry);
+// Cuts a reduction of `views` into chunks: a pure function of dtypes, numbers of elements, geometry, and of
+// which views stand in arenas (see ArenaContext; empty: none does).
+std::vector<Chunk> CutIntoChunks(absl::Span<const LeafView> views, const Geometry& geometry,
+                                 absl::Span<const Arena* const> arenas = {});
+
+// Of an operation in an arena that was detached (see Arena).
+absl::Status DetachedError();
 
 // The bytes of slice `rank` of a chunk, from the chunk's begin. Slices begin at cache lines (from the
 // begin of the slot), and the last ones may be empty.
@@ -64,13 +74,13 @@ class ReduceStream {
 
   bool idle() const { return entries_.empty(); }
   // What the oldest step that cannot be done waits for. Not idle.
-  Want WaitsFor() const;
+  Want WaitsFor();
   // True when what is awaited is the copying of a large chunk.
   bool bulky() const;
   // Whether `peer` has yet to do something for the operations that were added.
   bool Needs(int peer) const { return peers_.progress(peer).drained.load() < end_; }
 
-  // Ends all operations with `status`.
+  // Ends all operations with `status`. Arenas that others may still write are detached before.
   void Fail(const absl::Status& status);
 
  private:
@@ -81,19 +91,27 @@ class ReduceStream {
     ReduceOpKind op;
     uint64_t first;  // number of its first chunk
     uint64_t end() const { return first + chunks.size(); }
+    const Chunk& chunk(uint64_t number) const { return chunks[number - first]; }
   };
   using Counter = std::atomic<uint64_t> Progress::*;
 
   // The entry that has chunk `number` < end_.
   Entry& EntryOf(uint64_t number);
+  // One step packs, and one drains, all chunks of an operation that follow each other in arenas: the number
+  // behind the last one. Other chunks stand alone.
+  uint64_t StretchEnd(uint64_t number);
+  bool PacksInArena();
+  // Whether this rank has reduced its part of what it drains next.
+  bool DrainsNext() { return drained_ < reduced_ && StretchEnd(drained_) <= reduced_; }
   // The first rank whose counter is below `count`, if there is one.
   std::optional<int> Behind(Counter counter, uint64_t count) const;
   bool CanPack() const;
   void Pack();
   absl::Status Reduce();
-  void Drain();
+  absl::Status Drain();
   absl::Status ReduceOneShot(const Entry& entry, const Chunk& chunk);
   absl::Status ReduceSlice(const Entry& entry, const Chunk& chunk);
+  absl::Status ReduceInArena(const Entry& entry, const Chunk& chunk);
   void FinishEntries();
 
   Peers& peers_;

@@ -25,7 +25,11 @@ namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 static_assert(sizeof(size_t) == sizeof(uint64_t));
-constexpr std::align_val_t kPage{4096};
+constexpr size_t kPageBytes = 4096;
+constexpr std::align_val_t kPage{kPageBytes};
+#ifndef MADV_POPULATE_WRITE  // headers older than the kernel
+constexpr int MADV_POPULATE_WRITE = 23;
+#endif
 
 absl::Status OutOfMemory(const char* what, size_t bytes, int error) {
   return absl::ResourceExhaustedError(
@@ -90,6 +94,8 @@ absl::StatusOr<std::shared_ptr<char>> MapShared(int fd, size_t bytes) {
 
 }  // namespace
 
+uint64_t Segment::Available() { return AvailableBytes(); }
+
 absl::StatusOr<Segment::Created> Segment::Create(size_t bytes) {
   if (const uint64_t available = AvailableBytes(); bytes > available) {
     return absl::ResourceExhaustedError(absl::StrCat("reserving of ", bytes,
@@ -144,6 +150,33 @@ absl::StatusOr<Segment> Segment::Map(int fd, size_t bytes) {
   segment.memory_ = *std::move(memory);
   segment.bytes_ = bytes;
   return segment;
+}
+
+absl::Status Segment::Part(int fd, size_t offset, size_t bytes) const {
+  const size_t pages = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  char* const begin = data() + offset;
+  // A private mapping of the same file: a page is copied when it is first written. It is made elsewhere first, since a
+  // failure must leave the memory as it is, and then moved here in one step.
+  void* const elsewhere = mmap(nullptr, pages, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd,
+                               static_cast<off_t>(offset));
+  if (elsewhere == MAP_FAILED) return OutOfMemory("parting", bytes, errno);
+  if (mremap(elsewhere, pages, pages, MREMAP_MAYMOVE | MREMAP_FIXED, begin) == MAP_FAILED) {
+    const int error = errno;
+    munmap(elsewhere, pages);
+    return OutOfMemory("parting", bytes, error);
+  }
+  // Until it is copied a page shows what others write. The kernel copies each as if it were written, so what
+  // other threads of this process write meanwhile is kept.
+  if (madvise(begin, pages, MADV_POPULATE_WRITE) == 0) return absl::OkStatus();
+  if (errno != EINVAL) return OutOfMemory("parting", bytes, errno);
+  // Linux before 5.14.
+  for (size_t at = 0; at < pages; at += kPageBytes) {
+    char value = __atomic_load_n(begin + at, __ATOMIC_RELAXED);
+    while (!__atomic_compare_exchange_n(begin + at, &value, value, false, __ATOMIC_RELAXED,
+                                        __ATOMIC_RELAXED)) {
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Segment> Segment::InProcess(size_t bytes) {

@@ -7,6 +7,7 @@
 #define LEAFPACK_DISTRIBUTED_BACKENDS_SHM_SEGMENT_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 
 #include "absl/status/statusor.h"
@@ -28,8 +29,17 @@ class Segment {
   // can not shrink any more; ResourceExhausted when it cannot be mapped.
   static absl::StatusOr<Segment> Map(int fd, size_t bytes);
 
+  // Bytes that can be reserved now without making the system kill somebody.
+  static uint64_t Available();
+
   // Memory of this process, for ranks that are threads of one process and share addresses too.
   static absl::StatusOr<Segment> InProcess(size_t bytes);
+
+  // Parts this process from the others in the pages [offset, offset + bytes): they keep their addresses and
+  // what they hold, but from then on nobody sees what is written on the other side. `fd`: what Create gave
+  // with this segment. Other threads may read and write the memory meanwhile; no write is lost. An
+  // error when the memory for it cannot be had: nothing or some pages only are parted then. Not for InProcess.
+  absl::Status Part(int fd, size_t offset, size_t bytes) const;
 
   char* data() const { return memory_.get(); }
   size_t bytes() const { return bytes_; }

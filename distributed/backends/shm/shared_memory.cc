@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include <c10/core/ScalarType.h>
+
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
@@ -63,8 +65,31 @@ std::shared_ptr<SharedMemory> SharedMemory::Make(std::unique_ptr<Peers> peers) {
   return std::shared_ptr<SharedMemory>(new SharedMemory(std::move(peers)));
 }
 
-absl::StatusOr<std::unique_ptr<DataWork>> SharedMemory::AllReduce(std::vector<LeafView> views,
-                                                                  ReduceOpKind op) {
+absl::Status SharedMemory::CheckArenas(absl::Span<const LeafView> views,
+                                       absl::Span<const Arena* const> arenas) const {
+  if (!arenas.empty() && arenas.size() != views.size()) {
+    return absl::InternalError(absl::StrCat(arenas.size(), " arenas for ", views.size(), " views"));
+  }
+  for (size_t i = 0; i < arenas.size(); ++i) {
+    if (arenas[i] == nullptr) continue;
+    const Arena& arena = *arenas[i];
+    int64_t bytes = static_cast<int64_t>(c10::elementSize(views[i].dtype));
+    for (const int64_t n : views[i].sizes) bytes *= n;
+    const auto at = reinterpret_cast<uintptr_t>(views[i].data);
+    const auto begin = reinterpret_cast<uintptr_t>(arena.bases[static_cast<size_t>(rank())]);
+    const auto size = static_cast<uintptr_t>(arena.bytes);
+    if (arena.rank != rank() || arena.bases.size() != static_cast<size_t>(this->size()) ||
+        views[i].sizes.size() != 1 || views[i].strides[0] != 1 || at < begin ||
+        at - begin > size || static_cast<uintptr_t>(bytes) > size - (at - begin)) {
+      return absl::InternalError("a view does not stand in the arena that is said to have it");
+    }
+    if (arena.detached()) return DetachedError();
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<DataWork>> SharedMemory::AllReduce(
+    std::vector<LeafView> views, ReduceOpKind op, std::vector<const Arena*> arenas) {
   at::ScalarType checked = at::ScalarType::Undefined;
   for (const LeafView& view : views) {
     if (view.dtype == checked) continue;
@@ -74,7 +99,8 @@ absl::StatusOr<std::unique_ptr<DataWork>> SharedMemory::AllReduce(std::vector<Le
   if (absl::Status status = Failure(); !status.ok()) return status;
   absl::StatusOr<ViewBytes> bytes = ViewBytes::Of(views);
   if (!bytes.ok()) return bytes.status();
-  std::vector<Chunk> chunks = CutIntoChunks(views, peers_->geometry());
+  if (absl::Status status = CheckArenas(views, arenas); !status.ok()) return status;
+  std::vector<Chunk> chunks = CutIntoChunks(views, peers_->geometry(), arenas);
   auto operation = std::make_shared<Operation>(std::move(views));
   {
     absl::MutexLock lock(&machines_mutex_);

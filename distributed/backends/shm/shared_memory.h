@@ -23,12 +23,14 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 
 #include "distributed/backends/shm/doorbell.h"
 #include "distributed/backends/shm/operation.h"
 #include "distributed/backends/shm/peers.h"
 #include "distributed/backends/shm/pipes.h"
 #include "distributed/backends/shm/reduce_stream.h"
+#include "distributed/core/arena.h"
 #include "distributed/core/backend.h"
 #include "distributed/core/channel/key_value_store.h"
 #include "distributed/core/reduce_op.h"
@@ -55,8 +57,10 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
   // all-reduces (dtypes and numbers of elements; strides may differ) in the same order; from any thread. The
   // memory must not be touched until the work is over. Errors: what CheckOpAllowed says,
   // Unimplemented for memory of a device, and how this object failed if it did.
+  // `arenas`: see ArenaContext::AllReduceShared, or empty.
   absl::StatusOr<std::unique_ptr<DataWork>> AllReduce(std::vector<LeafView> views,
-                                                      ReduceOpKind op);
+                                                      ReduceOpKind op,
+                                                      std::vector<const Arena*> arenas = {});
 
   // Starts messages between pairs of ranks, see DataContext::Exchange. Here only the two ranks of a
   // pair need call: what a sends to b in its n-th call for b, b receives in its n-th for a.
@@ -75,6 +79,8 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
   class Work;
   explicit SharedMemory(std::unique_ptr<Peers> peers);
 
+  absl::Status CheckArenas(absl::Span<const LeafView> views,
+                           absl::Span<const Arena* const> arenas) const;
   // Drives until `operation` is over or `until` has passed.
   void WaitUntil(const Operation& operation, absl::Time until);
   // Whether it is over, after going as far as can be gone without waiting.

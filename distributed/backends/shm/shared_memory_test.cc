@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -24,6 +25,8 @@
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
 
+#include "distributed/backends/shm/open_arena.h"
+#include "distributed/core/arena.h"
 #include "distributed/core/channel/key_value_store.h"
 #include "distributed/core/reduce/reduce.h"
 #include "distributed/core/reduce_op.h"
@@ -421,6 +424,227 @@ TEST(SegmentTest, OnlySealedSegmentsOfTheAgreedSizeAreMapped) {
   EXPECT_EQ(Segment::Map(created->fd.get(), 1 << 17).status().code(),
             absl::StatusCode::kInvalidArgument);
   EXPECT_NE(ftruncate(created->fd.get(), 10), 0) << "the size is sealed";
+}
+
+// Arenas of ranks that are threads: memory of this process.
+struct InProcessArenas {
+  std::vector<Arena> arenas;  // by rank
+  InProcessArenas(int ranks, int64_t bytes) : arenas(static_cast<size_t>(ranks)) {
+    auto memory = std::make_shared<std::vector<std::vector<char>>>(
+        static_cast<size_t>(ranks), std::vector<char>(static_cast<size_t>(bytes)));
+    for (int rank = 0; rank < ranks; ++rank) {
+      Arena& arena = arenas[static_cast<size_t>(rank)];
+      arena.rank = rank;
+      arena.bytes = bytes;
+      arena.memory = memory;
+      for (std::vector<char>& each : *memory) arena.bases.push_back(each.data());
+    }
+  }
+  char* At(int rank, int64_t offset) const {
+    return arenas[static_cast<size_t>(rank)].bases[static_cast<size_t>(rank)] + offset;
+  }
+};
+
+// Small copies are reduced by every rank for itself; what is larger than this stays in the arena.
+constexpr int64_t kInArenaBytes = 300 << 10;
+
+TEST_P(SharedMemoryTest, EveryDtypeAndOpInAnArena) {
+  using enum at::ScalarType;
+  const int ranks = GetParam();
+  const Geometry geometry(ranks, 2, 16 << 10, 256);
+  auto peers = Peers::InProcess(geometry);
+  ASSERT_TRUE(peers.ok()) << peers.status();
+  std::vector<const char*> slots;
+  for (const auto& each : *peers) slots.push_back(geometry.slot(each->base(each->rank()), 0));
+  std::vector<std::shared_ptr<SharedMemory>> memories;
+  for (auto& each : *peers) memories.push_back(SharedMemory::Make(std::move(each)));
+  const int64_t room = 2 * kInArenaBytes;
+  const InProcessArenas arenas(ranks, room);
+  OnThreads(memories, [&](int rank, SharedMemory& memory) {
+    for (const at::ScalarType dtype : {Bool, Char, UInt16, Int, Long, Half, BFloat16, Float, Double,
+                                       ComplexFloat, ComplexDouble, Float8_e5m2}) {
+      const int64_t element = static_cast<int64_t>(c10::elementSize(dtype));
+      const int64_t count = kInArenaBytes / element + 3;
+      const size_t bytes = static_cast<size_t>(count * element);
+      const std::vector<std::vector<char>> inputs = RandomInputs(ranks, bytes, dtype);
+      for (const ReduceOpKind op : {ReduceOpKind::kSum, ReduceOpKind::kAvg, ReduceOpKind::kProduct,
+                                    ReduceOpKind::kMax, ReduceOpKind::kBxor}) {
+        if (!CheckOpAllowed(op, dtype).ok()) continue;
+        // Two leaves with a gap between them, so that slices and chunks end within both.
+        char* mine = arenas.At(rank, 64);
+        const int64_t first = count / 3;
+        char* second = mine + first * element + 640;
+        const std::vector<char>& input = inputs[static_cast<size_t>(rank)];
+        std::memset(mine + first * element, 77, 640);
+        std::memcpy(mine, input.data(), static_cast<size_t>(first * element));
+        std::memcpy(second, input.data() + first * element,
+                    static_cast<size_t>((count - first) * element));
+        const Arena* arena = &arenas.arenas[static_cast<size_t>(rank)];
+        const absl::Status status = Await(memory.AllReduce(
+            {ViewOf(mine, dtype, {first}, {1}), ViewOf(second, dtype, {count - first}, {1})}, op,
+            {arena, arena}));
+        ASSERT_TRUE(status.ok()) << status;
+        std::vector<const void*> pointers;
+        for (const std::vector<char>& each : inputs) pointers.push_back(each.data());
+        std::vector<char> expected(bytes);
+        ASSERT_TRUE(ReduceInto(op, dtype, pointers, expected.data(), count).ok());
+        const size_t split = static_cast<size_t>(first * element);
+        ASSERT_EQ(std::memcmp(mine, expected.data(), split), 0) << c10::toString(dtype);
+        ASSERT_EQ(std::memcmp(second, expected.data() + split, bytes - split), 0)
+            << c10::toString(dtype);
+        ASSERT_TRUE(std::all_of(second - 640, second, [](char c) { return c == 77; }));
+      }
+    }
+  });
+  // Nothing was copied through the slots.
+  for (const char* slot : slots) {
+    EXPECT_TRUE(std::all_of(slot, slot + 2 * (16 << 10), [](char c) { return c == 0; }));
+  }
+}
+
+// Leaves in an arena among others, several operations at once, written anew right after each.
+TEST_P(SharedMemoryTest, ArenasAmongOtherLeaves) {
+  const int ranks = GetParam();
+  const int64_t count = kInArenaBytes / 4;
+  const InProcessArenas arenas(ranks, 2 * kInArenaBytes);
+  InProcess(Geometry(ranks, 3, 64 << 10, 256), [&](int rank, SharedMemory& memory) {
+    const Arena* arena = &arenas.arenas[static_cast<size_t>(rank)];
+    auto* shared = reinterpret_cast<float*>(arenas.At(rank, 0));
+    auto* shared_too = shared + count;
+    std::mt19937 random(static_cast<unsigned>(rank));
+    for (int round = 0; round < 30; ++round) {
+      const auto fill = [&](float* to) {
+        for (int64_t j = 0; j < count; ++j) to[j] = ValueOf(rank, j + round);
+      };
+      std::vector<float> own(static_cast<size_t>(count));
+      fill(own.data());
+      fill(shared);
+      fill(shared_too);
+      if (random() % 4 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      auto one = memory.AllReduce({ViewOf(shared, at::kFloat, {count}, {1}), ViewOf(own, at::kFloat)},
+                                  ReduceOpKind::kSum, {arena, nullptr});
+      auto two = memory.AllReduce({ViewOf(shared_too, at::kFloat, {count}, {1})},
+                                  ReduceOpKind::kSum, {arena});
+      for (const absl::Status& status : {Await(std::move(two)), Await(std::move(one))}) {
+        ASSERT_TRUE(status.ok()) << status;
+      }
+      const float all = static_cast<float>(ranks * (ranks + 1)) / 2;
+      for (int64_t j = 0; j < count; ++j) {
+        const float expected = ValueOf(0, j + round) * all;
+        ASSERT_EQ(shared[j], expected) << "round " << round << ", element " << j;
+        ASSERT_EQ(shared_too[j], expected);
+        ASSERT_EQ(own[static_cast<size_t>(j)], expected);
+      }
+    }
+  });
+}
+
+// Two ranks in this process whose arenas are segments, mapped by each: as between processes.
+struct TwoRanks {
+  std::vector<std::shared_ptr<const Arena>> arenas = std::vector<std::shared_ptr<const Arena>>(2);
+  std::vector<std::shared_ptr<SharedMemory>> memories;
+
+  explicit TwoRanks(int64_t bytes) {
+    const std::unique_ptr<KeyValueStore> store = NewInMemoryStore();
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < 2; ++rank) {
+      threads.emplace_back([&, rank] {
+        auto arena = OpenArena(*store->Clone().value(), rank, 2, bytes, absl::Now() + kPatience, nullptr);
+        ASSERT_TRUE(arena.ok()) << arena.status();
+        arenas[static_cast<size_t>(rank)] = *std::move(arena);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    auto peers = Peers::InProcess(SmallGeometry(2));
+    for (auto& each : *peers) memories.push_back(SharedMemory::Make(std::move(each)));
+  }
+  float* Leaf(int rank) const {
+    return reinterpret_cast<float*>(arenas[static_cast<size_t>(rank)]->bases[static_cast<size_t>(rank)]);
+  }
+  void Fill(int rank, float value) const {
+    std::fill_n(Leaf(rank), arenas[0]->bytes / 4, value);
+  }
+  absl::StatusOr<std::unique_ptr<DataWork>> Start(int rank) const {
+    return memories[static_cast<size_t>(rank)]->AllReduce(
+        {ViewOf(Leaf(rank), at::kFloat, {arenas[0]->bytes / 4}, {1})}, ReduceOpKind::kSum,
+        {arenas[static_cast<size_t>(rank)].get()});
+  }
+};
+
+// A rank that stood still while the others gave up writes its slice later, when their leaves are the user's again.
+TEST(SharedMemoryArenaTest, ALateRankDoesNotWriteLeavesOfWhoGaveUp) {
+  const int64_t count = kInArenaBytes / 4;
+  const TwoRanks ranks(kInArenaBytes);
+  ASSERT_NE(ranks.arenas[1], nullptr);
+  ranks.Fill(0, 1);
+  ranks.Fill(1, 2);
+  auto gave_up = ranks.Start(0);
+  ASSERT_TRUE(gave_up.ok()) << gave_up.status();
+  auto late = ranks.Start(1);
+  ASSERT_TRUE(late.ok()) << late.status();
+  ranks.memories[0]->Abort();
+  const auto ended = (*gave_up)->WaitFor(absl::Seconds(10));
+  ASSERT_TRUE(absl::IsCancelled(ended.status())) << ended.status();
+  EXPECT_TRUE(ranks.arenas[0]->detached());
+  EXPECT_FALSE(ranks.arenas[1]->detached());
+  ranks.Fill(0, 7);
+  // It writes its half everywhere, with what the other rank had when that gave up, and waits for its half.
+  const auto waited = (*late)->WaitFor(absl::Milliseconds(100));
+  ASSERT_TRUE(waited.ok()) << waited.status();
+  EXPECT_FALSE(*waited);
+  EXPECT_EQ(ranks.Leaf(1)[count - 1], 3);
+  EXPECT_EQ(ranks.Leaf(1)[0], 2);
+  for (int64_t j = 0; j < count; ++j) ASSERT_EQ(ranks.Leaf(0)[j], 7) << "element " << j;
+  // The arena is of no more use, and the leaf is ordinary memory.
+  EXPECT_TRUE(absl::IsCancelled(ranks.Start(0).status()));
+  auto fresh = Peers::InProcess(SmallGeometry(1));
+  auto alone = SharedMemory::Make(std::move(fresh->front()));
+  EXPECT_TRUE(Await(alone->AllReduce({ViewOf(ranks.Leaf(0), at::kFloat, {count}, {1})},
+                                     ReduceOpKind::kSum)).ok());
+}
+
+// An operation whose arena is detached by another one that failed: its rank would not get what others write.
+TEST(SharedMemoryArenaTest, AnOperationInAnArenaThatWasDetachedFails) {
+  const TwoRanks ranks(kInArenaBytes);
+  ASSERT_NE(ranks.arenas[1], nullptr);
+  auto mine = ranks.Start(0);
+  auto other = ranks.Start(1);
+  ranks.arenas[0]->Detach();
+  std::thread thread([&] { EXPECT_TRUE(Await(std::move(other)).ok()); });
+  const absl::Status status = Await(std::move(mine));
+  thread.join();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_TRUE(absl::IsFailedPrecondition(ranks.Start(0).status())) << ranks.Start(0).status();
+}
+
+// Who gives up before others may write keeps the arena.
+TEST(SharedMemoryArenaTest, AFinishedOperationLeavesTheArenaInUse) {
+  const TwoRanks ranks(kInArenaBytes);
+  ASSERT_NE(ranks.arenas[1], nullptr);
+  for (int round = 1; round < 4; ++round) {
+    ranks.Fill(0, 1);
+    ranks.Fill(1, static_cast<float>(round));
+    std::thread thread([&] { EXPECT_TRUE(Await(ranks.Start(1)).ok()); });
+    EXPECT_TRUE(Await(ranks.Start(0)).ok());
+    thread.join();
+    EXPECT_EQ(ranks.Leaf(0)[0], static_cast<float>(round + 1));
+    EXPECT_EQ(ranks.Leaf(1)[kInArenaBytes / 4 - 1], static_cast<float>(round + 1));
+  }
+  ranks.memories[0]->Abort();
+  EXPECT_FALSE(ranks.arenas[0]->detached());
+}
+
+TEST(SharedMemoryArenaTest, AViewOutsideOfItsArenaIsRefused) {
+  const InProcessArenas arenas(1, 4096);
+  InProcess(SmallGeometry(1), [&](int, SharedMemory& memory) {
+    const Arena* arena = &arenas.arenas[0];
+    EXPECT_EQ(memory.AllReduce({ViewOf(arenas.At(0, 0), at::kFloat, {1025}, {1})},
+                               ReduceOpKind::kSum, {arena}).status().code(),
+              absl::StatusCode::kInternal);
+    EXPECT_EQ(memory.AllReduce({ViewOf(arenas.At(0, 0), at::kFloat, {4}, {2})},
+                               ReduceOpKind::kSum, {arena}).status().code(),
+              absl::StatusCode::kInternal);
+  });
 }
 
 }  // namespace

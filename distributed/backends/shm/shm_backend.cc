@@ -1,16 +1,20 @@
 #include "distributed/backends/shm/shm_backend.h"
 
+#include <string>
 #include <utility>
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "absl/functional/function_ref.h"
 #include "absl/log/log.h"
 #include "absl/strings/str_cat.h"
 
+#include "distributed/backends/shm/open_arena.h"
 #include "distributed/backends/shm/packing_context.h"
 #include "distributed/backends/shm/shared_memory.h"
+#include "distributed/core/arena.h"
 #include "distributed/core/channel/c10d_key_value_store.h"
 #include "distributed/core/channel/key_value_store.h"
 
@@ -24,7 +28,7 @@ namespace {
 
 constexpr std::string_view kOther = "gloo";
 
-class ShmContext : public DataContext {
+class ShmContext : public DataContext, public ArenaContext {
  public:
   explicit ShmContext(std::shared_ptr<shm::SharedMemory> memory) : memory_(std::move(memory)) {}
   ~ShmContext() override { memory_->Abort(); }
@@ -37,10 +41,46 @@ class ShmContext : public DataContext {
                                                      std::vector<Transfer> receives) override {
     return memory_->Exchange(std::move(sends), std::move(receives));
   }
+  absl::StatusOr<std::shared_ptr<const Arena>> Share(int64_t bytes, KeyValueStore& store,
+                                                     absl::FunctionRef<absl::Status()> poll,
+                                                     absl::Time deadline) override {
+    absl::StatusOr<std::shared_ptr<const Arena>> arena = shm::OpenArena(
+        store, memory_->rank(), memory_->size(), bytes, deadline, [&] { return poll(); });
+    if (!absl::IsFailedPrecondition(arena.status())) return arena;
+    return absl::UnimplementedError(
+        absl::StrCat("not all ranks share memory (", arena.status().message(), ")"));
+  }
+  absl::StatusOr<std::unique_ptr<DataWork>> AllReduceShared(std::vector<LeafView> views,
+                                                            std::vector<const Arena*> arenas,
+                                                            const ReduceOp& op) override {
+    return memory_->AllReduce(std::move(views), op.kind, std::move(arenas));
+  }
   void Abort() override { memory_->Abort(); }
 
  private:
   const std::shared_ptr<shm::SharedMemory> memory_;
+};
+
+// Another backend in the place of this one, since not all ranks share memory.
+class OtherContext : public shm::PackingContext, public ArenaContext {
+ public:
+  OtherContext(std::unique_ptr<Backend> backend, std::shared_ptr<DataContext> context,
+               std::string reason)
+      : PackingContext(std::move(backend), std::move(context)), reason_(std::move(reason)) {}
+
+  absl::StatusOr<std::shared_ptr<const Arena>> Share(int64_t, KeyValueStore&,
+                                                     absl::FunctionRef<absl::Status()>,
+                                                     absl::Time) override {
+    return absl::UnimplementedError(absl::StrCat("not all ranks share memory (", reason_, ")"));
+  }
+  absl::StatusOr<std::unique_ptr<DataWork>> AllReduceShared(std::vector<LeafView> views,
+                                                            std::vector<const Arena*>,
+                                                            const ReduceOp& op) override {
+    return AllReduce(std::move(views), op);
+  }
+
+ private:
+  const std::string reason_;
 };
 
 }  // namespace
@@ -99,7 +139,8 @@ absl::StatusOr<std::shared_ptr<DataContext>> ShmBackend::OpenOther(
   absl::StatusOr<std::shared_ptr<DataContext>> context = (*other)->Open(theirs, deadline);
   if (!context.ok()) return context.status();
   if ((*other)->PacksForItself()) return context;
-  return std::make_shared<shm::PackingContext>(*std::move(other), *std::move(context));
+  return std::make_shared<OtherContext>(*std::move(other), *std::move(context),
+                                        std::string(reason.message()));
 }
 
 }  // namespace leafpack
