@@ -30,7 +30,7 @@ namespace {
 
 void ExpectValues(const TensorDict& tree, float factor) {
   tree.Visit([&](const NestedKey& path, const at::Tensor& leaf) {
-    const at::Tensor values = leaf.contiguous();
+    const at::Tensor values = leaf.to(at::kFloat).contiguous();
     const float* data = values.const_data_ptr<float>();
     int64_t wrong = 0, first = -1;
     for (int64_t j = 0; j < values.numel(); ++j) {
