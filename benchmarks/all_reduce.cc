@@ -24,6 +24,7 @@
 #include "benchmarks/rounds.h"
 #include "distributed/store/groups.h"
 #include "distributed/tree/all_reduce.h"
+#include "distributed/tree/share.h"
 #include "tensordict/flat_tree.h"
 
 namespace leafpack {
@@ -89,6 +90,23 @@ absl::Status RunRank(const Workload& workload, const AllReduceBenchmarkOptions& 
   for (int64_t cap : options.caps) {
     add(absl::StrCat("cap ", cap >> 10, " KiB"), Bucketing::MaxBytes(cap), *group);
   }
+  // The same leaves in memory that all ranks map.
+  std::vector<at::Tensor> shared_leaves;
+  if (options.backend == "shm") {
+    absl::StatusOr<TensorDict> shared = Share(*tree, *group);
+    if (!shared.ok()) return shared.status();
+    shared_leaves = Flatten(*shared).leaves;
+    const auto fill = [&] {
+      for (at::Tensor& leaf : shared_leaves) leaf.fill_(rank + 1);
+      return absl::OkStatus();
+    };
+    const size_t index = modes.size();
+    modes.emplace_back("arena", fill, [&, index, shared = *std::move(shared)] {
+      AllReduceOptions call;
+      call.stats = &modes[index].stats.emplace_back();
+      return AllReduce(shared, *group, call);
+    });
+  }
   if (options.backend != "gloo") add("gloo auto", Bucketing::Auto(), *over_gloo);
   modes.emplace_back("flat c10d", fill_flat, [&] {
     std::vector<at::Tensor> tensors = {flat};
@@ -115,6 +133,13 @@ absl::Status RunRank(const Workload& workload, const AllReduceBenchmarkOptions& 
 
   if (absl::Status status = fill_tree(); !status.ok()) return status;
   if (absl::Status status = AllReduce(*tree, *group); !status.ok()) return status;
+  const size_t leaf_count = leaves.size();
+  for (Mode& mode : modes) {
+    if (mode.name != "arena") continue;
+    if (absl::Status status = mode.prepare(); !status.ok()) return status;
+    if (absl::Status status = mode.run(); !status.ok()) return status;
+    leaves.insert(leaves.end(), shared_leaves.begin(), shared_leaves.end());
+  }
   const double want = options.ranks * (options.ranks + 1) / 2.0;
   for (const at::Tensor& leaf : leaves) {
     if (leaf.numel() > 0 && !leaf.eq(want).all().item<bool>()) {
@@ -129,7 +154,7 @@ absl::Status RunRank(const Workload& workload, const AllReduceBenchmarkOptions& 
   }
   result.workload = workload.name;
   result.ranks = options.ranks;
-  result.leaves = static_cast<int64_t>(leaves.size());
+  result.leaves = static_cast<int64_t>(leaf_count);
   result.bytes = workload.bytes();
   for (const Mode& mode : modes) {
     std::vector<double> ratios, to_local;

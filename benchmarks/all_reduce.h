@@ -17,12 +17,13 @@ struct AllReduceBenchmarkOptions {
   int rounds = 21;
   std::vector<int64_t> caps = {int64_t{1} << 20, int64_t{25} << 20};  // bytes, of Bucketing::MaxBytes
   bool per_leaf = true;
-  // Of leafpack's modes. If it is not "gloo" the automatic plan over Gloo runs as one more mode.
+  // Of leafpack's modes. If it is not "gloo" the automatic plan over Gloo runs as one more mode; if it is
+  // "shm", so does the automatic plan on leaves in an arena (leafpack::Share).
   std::string backend = "gloo";
 };
 
 struct ModeResult {
-  std::string mode;       // "auto", "per leaf", "cap 1 MiB", "gloo auto", "flat c10d", "local add_"
+  std::string mode;       // "auto", "per leaf", "cap 1 MiB", "arena", "gloo auto", "flat c10d", "local add_"
   double median = 0;      // s a call, on rank 0
   double least = 0;       // s
   // Median over the rounds of this mode's time by that of "flat c10d" in the same round.

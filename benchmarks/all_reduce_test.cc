@@ -30,9 +30,11 @@ TEST(AllReduceBenchmarkTest, OtherBackendsRunBesideGloo) {
   options.backend = "shm";
   const auto result = RunAllReduceBenchmark(*GridWorkload("40x8KiB"), options);
   ASSERT_TRUE(result.ok()) << result.status();
-  ASSERT_EQ(result->modes.size(), 7u);
+  ASSERT_EQ(result->modes.size(), 8u);
+  EXPECT_EQ(result->leaves, 40);
   for (const ModeResult& mode : result->modes) EXPECT_GT(mode.ratio_to_local, 0) << mode.mode;
   EXPECT_TRUE(absl::StrContains(FormatTable(*result), "gloo auto"));
+  EXPECT_TRUE(absl::StrContains(FormatTable(*result), "arena"));
 }
 
 TEST(AllReduceBenchmarkTest, RefusesNonsense) {
