@@ -1,5 +1,5 @@
-// leafpack._C.broadcast, all_gather, gather, scatter, all_to_all, their likes for bytes, and
-// barrier.
+// leafpack._C.broadcast, all_gather, gather, scatter, all_to_all, their likes for bytes, barrier, and
+// share.
 #include <pybind11/pybind11.h>
 
 #include <memory>
@@ -18,6 +18,7 @@
 #include "bindings/python/errors.h"
 #include "distributed/tree/barrier.h"
 #include "distributed/tree/collectives.h"
+#include "distributed/tree/share.h"
 
 namespace leafpack::python {
 namespace {
@@ -312,6 +313,20 @@ py::object BarrierPython(const GroupObject& group, const CallArguments& argument
   });
 }
 
+py::object SharePython(const GroupObject& group, const py::object& tree,
+                       const CallArguments& arguments) {
+  return CallCollective(group, kShareCollective, "share", arguments, [&] {
+    const TreeArg argument = SentTree(tree);
+    PreparedCall call;
+    call.keep_alive = tree;
+    call.finish = [](const TreeResult& result) { return OneToPython(result, py::handle()); };
+    call.run = [argument, &group](const CallOptions& options) {
+      return ShareTree(argument, group.get(), options);
+    };
+    return call;
+  });
+}
+
 }  // namespace
 
 // No argument but the group has a C++ type: a wrong one must be refused to the other ranks too.
@@ -379,6 +394,10 @@ void BindCollectives(py::module_& module) {
                                          {timeout, name, check, async_op});
              });
 
+  module.def("share", [](const GroupObject& group, py::object tree, py::object timeout,
+                         py::object name) {
+    return SharePython(group, tree, {timeout, name, py::str("always")});
+  });
   module.def("barrier", [](const GroupObject& group, py::object timeout, py::object name,
                            py::object check) {
     return BarrierPython(group, {timeout, name, check});

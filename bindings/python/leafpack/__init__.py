@@ -40,6 +40,7 @@ from leafpack._collectives import (
     scatter,
     scatter_bytes,
     send,
+    share,
 )
 from leafpack._errors import (
     DeadlineError,
@@ -112,6 +113,7 @@ __all__ = [
     "scatter",
     "scatter_bytes",
     "send",
+    "share",
     "tensorclass",
     "torch_version",
     "uninstall",

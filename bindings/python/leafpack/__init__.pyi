@@ -1854,6 +1854,9 @@ class P2POp:
     ) -> None: ...
 
 def batch_isend_irecv(ops: list[P2POp] | tuple[P2POp, ...]) -> list[TreeWork]: ...
+def share(
+    tree: Tree, *, group: GroupLike = None, timeout: Timeout = None, name: str | None = None
+) -> Any: ...
 def barrier(
     *,
     group: GroupLike = None,

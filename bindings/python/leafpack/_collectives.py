@@ -19,6 +19,8 @@ be given.
 
 from __future__ import annotations
 
+import torch
+
 from leafpack import _C
 from leafpack._groups import resolve
 
@@ -308,6 +310,34 @@ def all_to_all(trees, *, group=None, async_op=False, timeout=None, name=None, ch
         A list of new trees, one from each rank, by group rank; or a leafpack.TreeWork.
     """
     return _C.all_to_all(resolve(group), trees, async_op, timeout, name, check)
+
+
+def share(tree, *, group=None, timeout=None, name=None):
+    """Moves a tree, once, into memory that all ranks of the group map; all_reduce of it then copies nothing.
+
+    For groups of the backend "shm" whose ranks are on one host; on others it is an UnsupportedError. The layouts
+    of all ranks must be equal. The new tree has the keys, dtypes, shapes and values of `tree`, whose leaves are
+    left alone. Its leaves are ordinary CPU tensors: write them in place (set_, copy_, an optimizer's step) to keep
+    them there. A leaf that is replaced, on one rank or on all, goes the ordinary way.
+
+    After an all_reduce of them that failed while data was under way they are ordinary leaves, at the same addresses;
+    share moves them anew. The memory is released when the last rank has dropped its leaves. On a MemoryError, as on any other error,
+    no rank has a new tree.
+
+    Args:
+        tree: as for all_reduce. A torch.nn.Module has its parameters' data moved, and is returned.
+
+    Returns:
+        The tree of the moved leaves, of the kind of `tree`.
+    """
+    pg = resolve(group)
+    if not isinstance(tree, torch.nn.Module):
+        return _C.share(pg, tree, timeout, name)
+    parameters = dict(tree.named_parameters(remove_duplicate=False))
+    moved = _C.share(pg, parameters, timeout, name)
+    for path, parameter in parameters.items():
+        parameter.data = moved[path].detach()
+    return tree
 
 
 def barrier(*, group=None, timeout=None, name=None, check="always"):

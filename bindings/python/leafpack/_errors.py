@@ -62,6 +62,7 @@ _BY_CODE = {
     4: DeadlineError,  # deadline exceeded
     5: KeyError,  # not found
     6: ValueError,  # already exists
+    8: MemoryError,  # resource exhausted
     9: RuntimeError,  # failed precondition
     11: ValueError,  # out of range
     12: UnsupportedError,  # unimplemented
