@@ -16,6 +16,7 @@
 #include "bindings/python/python_values.h"
 #include "tensordict/io/atomic_file.h"
 #include "tensordict/io/memmap.h"
+#include "tensordict/io/memmap_target.h"
 #include "tensordict/io/safetensors.h"
 #include "tensordict/ops/cast.h"
 #include "tensordict/ops/consolidate.h"
@@ -62,6 +63,16 @@ auto Unlocked(F&& call) {
   return call();
 }
 
+void RaiseIfFileError(const absl::Status& status) {
+  if (!status.ok()) RaiseFileError(status);
+}
+
+template <typename T>
+T ValueOrRaiseFileError(absl::StatusOr<T> value) {
+  if (!value.ok()) RaiseFileError(value.status());
+  return *std::move(value);
+}
+
 }  // namespace
 
 void BindFileOps(py::module_& ops) {
@@ -92,7 +103,7 @@ void BindFileOps(py::module_& ops) {
             const absl::Status status =
                 Unlocked([&] { return SaveSafetensors(source, path, options); });
             call.Rethrow();
-            RaiseIfError(status);
+            RaiseIfFileError(status);
           });
   ops.def("load_safetensors", [](const std::string& path, const std::string& separator,
                                  bool memory_map, const py::object& progress) {
@@ -103,10 +114,10 @@ void BindFileOps(py::module_& ops) {
     options.progress = call.Function();
     absl::StatusOr<TensorDict> tree = Unlocked([&] { return LoadSafetensors(path, options); });
     call.Rethrow();
-    return ValueOrRaise(std::move(tree));
+    return ValueOrRaiseFileError(std::move(tree));
   });
   ops.def("safetensors_metadata", [](const std::string& path) {
-    return ValueOrRaise(Unlocked([&] { return LoadSafetensorsMetadata(path); }));
+    return ValueOrRaiseFileError(Unlocked([&] { return LoadSafetensorsMetadata(path); }));
   });
   ops.def("save_memmap", [](const TensorDict& tree, const std::string& path, bool overwrite,
                             const py::object& progress) {
@@ -117,17 +128,26 @@ void BindFileOps(py::module_& ops) {
     const TensorDict source = Snapshot(tree);
     const absl::Status status = Unlocked([&] { return SaveMemmap(source, path, options); });
     call.Rethrow();
-    RaiseIfError(status);
+    RaiseIfFileError(status);
   });
-  ops.def("put_folder", [](const std::string& made, const std::string& path) {
-    RaiseIfError(Unlocked([&] { return internal::PutFolder(made, path, /*overwrite=*/true); }));
+  ops.def("memmap_target", [](const std::string& path) {
+    return ValueOrRaiseFileError(Unlocked([&] { return internal::MemmapTarget(path); }));
   });
+  ops.def("put_memmap", [](const std::string& made, const std::string& path) {
+    RaiseIfFileError(Unlocked([&]() -> absl::Status {
+      const absl::StatusOr<std::string> target = internal::MemmapTarget(path);
+      if (!target.ok()) return target.status();
+      return internal::PutFolder(made, *target, /*overwrite=*/true);
+    }));
+  });
+  // A path as the system takes it: Python's own functions read one with a zero byte as one of a file that is missing.
+  ops.def("check_path", [](const std::string& path) { RaiseIfFileError(internal::CheckPath(path)); });
   ops.def("memmap_file", [](const py::object& tensor) {
     if (!IsTensor(tensor.ptr())) throw py::type_error("memmap_file takes a tensor");
     return MemmapFileOf(TensorOf(tensor.ptr()));
   });
   ops.def("load_memmap", [](const std::string& path, bool shared) {
-    return ValueOrRaise(Unlocked(
+    return ValueOrRaiseFileError(Unlocked(
         [&] { return LoadMemmap(path, shared ? MapMode::kShared : MapMode::kPrivate); }));
   });
 }

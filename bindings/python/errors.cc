@@ -17,9 +17,7 @@ py::object Text(const std::string& text) {
   return py::reinterpret_steal<py::object>(decoded);
 }
 
-}  // namespace
-
-void Raise(const absl::Status& status) {
+[[noreturn]] void RaiseBy(const char* function, const absl::Status& status) {
   const ErrorDetails details = GetErrorDetails(status);
   py::list ranks;
   for (GlobalRank rank : details.ranks) ranks.append(rank.value());
@@ -27,12 +25,18 @@ void Raise(const absl::Status& status) {
   for (const std::string& path : details.paths_done) paths_done.append(Text(path));
   py::object exception =
       py::module_::import("leafpack._errors")
-          .attr("from_status")(static_cast<int>(details.kind), static_cast<int>(status.code()),
+          .attr(function)(static_cast<int>(details.kind), static_cast<int>(status.code()),
                                Text(std::string(status.message())), Text(details.path), ranks,
                                paths_done, details.tree_unchanged, details.outcome_unknown);
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception.ptr())), exception.ptr());
   throw StatusException(status);
 }
+
+}  // namespace
+
+void Raise(const absl::Status& status) { RaiseBy("from_status", status); }
+
+void RaiseFileError(const absl::Status& status) { RaiseBy("from_file_status", status); }
 
 absl::Status StatusFromException(const py::error_already_set& error) {
   std::string name = "an exception";

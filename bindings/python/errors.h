@@ -17,6 +17,10 @@ namespace py = pybind11;
 // attributes. Needs the GIL; `status` must not be OK.
 [[noreturn]] void Raise(const absl::Status& status);
 
+// As Raise, with Python's own exceptions for files: FileNotFoundError, and FileExistsError for what is there and is
+// kept.
+[[noreturn]] void RaiseFileError(const absl::Status& status);
+
 inline void RaiseIfError(const absl::Status& status) {
   if (!status.ok()) Raise(status);
 }

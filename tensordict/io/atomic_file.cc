@@ -8,8 +8,11 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
+#include <memory>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 
 namespace leafpack::internal {
@@ -32,6 +35,12 @@ void SyncFolderOf(const std::string& path) {
 
 }  // namespace
 
+absl::Status CheckPath(std::string_view path) {
+  if (path.find('\0') == std::string_view::npos) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("file ", absl::Utf8SafeCHexEscape(path), ": a path cannot have a zero byte"));
+}
+
 AtomicFile::AtomicFile(std::string path, std::string temporary, int fd)
     : path_(std::move(path)), temporary_(std::move(temporary)), fd_(fd) {}
 
@@ -45,7 +54,24 @@ AtomicFile::~AtomicFile() {
   if (!temporary_.empty()) unlink(temporary_.c_str());
 }
 
-absl::StatusOr<AtomicFile> AtomicFile::Create(const std::string& path) {
+absl::StatusOr<AtomicFile> AtomicFile::Create(const std::string& given) {
+  if (absl::Status s = CheckPath(given); !s.ok()) return s;
+  std::string path = given;
+  struct stat old {};
+  const bool replaces = stat(path.c_str(), &old) == 0;
+  if (replaces && !S_ISREG(old.st_mode)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("file ", path, ": is there, is no regular file, and is not replaced"));
+  }
+  struct stat itself {};
+  if (lstat(path.c_str(), &itself) == 0 && S_ISLNK(itself.st_mode)) {
+    const std::unique_ptr<char, decltype(&std::free)> behind(realpath(path.c_str(), nullptr), &std::free);
+    if (behind == nullptr) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("file ", path, ": is a symbolic link to nothing, and is not replaced"));
+    }
+    path = behind.get();
+  }
   // Names that another process or thread may have taken are tried over.
   static std::atomic<uint64_t> next{0};
   std::string temporary;
@@ -58,8 +84,7 @@ absl::StatusOr<AtomicFile> AtomicFile::Create(const std::string& path) {
   if (fd < 0) return Error(path, "cannot be created", errno);
   AtomicFile file(path, std::move(temporary), fd);
   // The rights of the file that is replaced.
-  struct stat old {};
-  if (stat(path.c_str(), &old) == 0 && fchmod(fd, old.st_mode & 0777) != 0) {
+  if (replaces && fchmod(fd, old.st_mode & 0777) != 0) {
     return Error(path, "cannot be given its rights", errno);
   }
   return file;
@@ -88,6 +113,9 @@ absl::Status AtomicFile::Commit() {
 }
 
 absl::Status PutFolder(const std::string& made, const std::string& path, bool overwrite) {
+  for (const std::string* name : {&made, &path}) {
+    if (absl::Status s = CheckPath(*name); !s.ok()) return s;
+  }
   int error = 0;
   if (renameat2(AT_FDCWD, made.c_str(), AT_FDCWD, path.c_str(), RENAME_NOREPLACE) != 0) error = errno;
   // File systems that know no such flag: a folder takes the place of nothing or of an empty one.

@@ -10,10 +10,15 @@
 
 namespace leafpack::internal {
 
+// InvalidArgument, with the path escaped, if it has a zero byte: the system would take it for a shorter one.
+absl::Status CheckPath(std::string_view path);
+
 // Written beside its final place under a name of its own. Destroyed without Commit it leaves no
 // trace. Errors name the file and say what the system said.
 class AtomicFile {
  public:
+  // A symbolic link is followed: the file behind it is replaced, the link stays. FailedPrecondition if what is at
+  // `path` is no regular file, or a link to nothing.
   static absl::StatusOr<AtomicFile> Create(const std::string& path);
   ~AtomicFile();
   AtomicFile(AtomicFile&& other) noexcept;

@@ -23,7 +23,9 @@
 namespace leafpack {
 
 struct SaveMemmapOptions {
-  // Replace a folder that is there. It stays whole until the new one is, and then goes.
+  // Replace what is there: an empty folder, or one that holds a tree as leafpack and tensordict write it and
+  // nothing more. It stays whole until the new one is, and then goes. A symbolic link to a folder stays; the
+  // folder behind it is replaced.
   bool overwrite = false;
   // Called now and then with the bytes of values done and to do; false gives the work up
   // (Cancelled).
@@ -32,7 +34,9 @@ struct SaveMemmapOptions {
 
 // Writes `tree` with its batch sizes, names of dimensions, and values that are no tensors. The
 // folder appears whole or not at all. AlreadyExists if there is something at `path` and `overwrite`
-// is false. What the format cannot hold is refused by path before anything is written
+// is false; FailedPrecondition, naming the first foreign entry and before anything is written, for anything that
+// `overwrite` does not replace: a folder with other files, a file, a link to nothing. InvalidArgument for a path with
+// a zero byte (also of LoadMemmap). What the format cannot hold is refused by path before anything is written
 // (InvalidArgument): other positions than those below, the names shape, device, _type, _format_version, _class and _names,
 // names that are not UTF-8, undefined, sparse and meta tensors, and bytes among the values. Aliases
 // are written as often as they stand in the tree. A node that has the positions 0, 1, ... is written

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 
 namespace leafpack::internal {
 
@@ -36,6 +37,9 @@ bool IsMemmapName(std::string_view name);
 // The file name of a key: bytes that a file system could take for something else as %XX; the empty
 // key as %.
 std::string MemmapFileName(std::string_view key);
+
+// All of a meta.json, which must be a regular file and no link, of at most 100 MB.
+absl::StatusOr<std::string> ReadMemmapText(const std::string& path);
 
 // "file PATH: TEXT" and "file PATH: WHAT: ...".
 absl::Status MemmapError(std::string_view path, std::string_view text);

@@ -26,6 +26,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "tensordict/dtype.h"
+#include "tensordict/io/atomic_file.h"
 #include "tensordict/io/json.h"
 #include "tensordict/io/memmap.h"
 #include "tensordict/io/memmap_format.h"
@@ -43,32 +44,6 @@ using internal::kMemmapDtypes;
 using internal::MemmapErrnoError;
 using internal::MemmapError;
 using internal::MemmapFileName;
-
-constexpr int64_t kMaxMetadataBytes = 100'000'000;
-
-absl::StatusOr<std::string> ReadText(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-  if (fd < 0) return MemmapErrnoError(path, "cannot be opened", errno);
-  const absl::Cleanup close_it = [fd] { close(fd); };
-  struct stat info {};
-  if (fstat(fd, &info) != 0) return MemmapErrnoError(path, "cannot be read", errno);
-  if (!S_ISREG(info.st_mode)) return MemmapError(path, "is no regular file");
-  if (info.st_size > kMaxMetadataBytes) {
-    return MemmapError(path, absl::StrCat("has ", info.st_size, " bytes; at most ",
-                                        kMaxMetadataBytes, " are allowed"));
-  }
-  std::string text(static_cast<size_t>(info.st_size), '\0');
-  size_t at = 0;
-  while (at < text.size()) {
-    const ssize_t got = read(fd, text.data() + at, text.size() - at);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return MemmapErrnoError(path, "cannot be read", errno);
-    if (got == 0) break;
-    at += static_cast<size_t>(got);
-  }
-  text.resize(at);
-  return text;
-}
 
 absl::StatusOr<std::vector<int64_t>> ReadSizes(const Json* json, const std::string& where) {
   const auto* items = json == nullptr ? nullptr : std::get_if<Json::Array>(&json->value);
@@ -219,7 +194,7 @@ class Loader {
       return MemmapError(folder, "is a link");
     }
     const std::string file = folder + "/meta.json";
-    const absl::StatusOr<std::string> text = ReadText(file);
+    const absl::StatusOr<std::string> text = internal::ReadMemmapText(file);
     if (!text.ok()) return text.status();
     absl::StatusOr<Json> json = internal::ParseJson(*text);
     if (!json.ok()) return MemmapError(file, json.status().message());
@@ -441,6 +416,7 @@ std::optional<std::string> MemmapFileOf(const at::Tensor& tensor) {
 }
 
 absl::StatusOr<TensorDict> LoadMemmap(const std::string& path, MapMode mode) {
+  if (absl::Status s = internal::CheckPath(path); !s.ok()) return s;
   std::string folder = path;
   while (folder.size() > 1 && folder.back() == '/') folder.pop_back();
   std::vector<int64_t> sizes;

@@ -28,6 +28,7 @@
 #include "tensordict/io/json.h"
 #include "tensordict/io/memmap.h"
 #include "tensordict/io/memmap_format.h"
+#include "tensordict/io/memmap_target.h"
 #include "tensordict/io/safetensors_header.h"
 #include "tensordict/nested_key.h"
 #include "tensordict/non_tensor.h"
@@ -329,24 +330,28 @@ absl::Status WriteAll(const Planner& plan, const std::string& folder,
 
 absl::Status SaveMemmap(const TensorDict& tree, const std::string& path,
                         const SaveMemmapOptions& options) {
+  if (absl::Status s = internal::CheckPath(path); !s.ok()) return s;
   Planner plan;
   if (absl::Status s = plan.Plan(TreeAccess::node(tree), NestedKey(), ""); !s.ok()) {
     return absl::Status(s.code(), absl::StrCat("file ", path, ": ", s.message()));
   }
-  std::string target = path;
-  while (target.size() > 1 && target.back() == '/') target.pop_back();
-  std::error_code ignored;
-  if (!options.overwrite && std::filesystem::exists(target, ignored)) {
-    return absl::AlreadyExistsError(absl::StrCat("file ", target, ": is there already"));
+  struct stat old {};
+  if (!options.overwrite && lstat(path.c_str(), &old) == 0) {
+    return absl::AlreadyExistsError(absl::StrCat("file ", path, ": is there already"));
   }
+  const absl::StatusOr<std::string> found = internal::MemmapTarget(path);
+  if (!found.ok()) return found.status();
+  const std::string& target = *found;
   static std::atomic<uint64_t> next{0};
   const std::string folder = absl::StrCat(target, ".", getpid(), ".", next.fetch_add(1), ".tmp");
-  if (mkdir(folder.c_str(), 0777) != 0) return MemmapErrnoError(folder, "cannot be made", errno);
+  if (mkdir(folder.c_str(), 0777) != 0) return MemmapErrnoError(target, "cannot be made", errno);
   const absl::Cleanup remove = [&folder] {
     std::error_code error;
     std::filesystem::remove_all(folder, error);
   };
   if (absl::Status s = WriteAll(plan, folder, options, target); !s.ok()) return s;
+  // What came there meanwhile is no less precious.
+  if (absl::StatusOr<std::string> still = internal::MemmapTarget(target); !still.ok()) return still.status();
   // In place of an old one by an exchange; then the old one has the new one's name, and goes.
   return internal::PutFolder(folder, target, options.overwrite);
 }

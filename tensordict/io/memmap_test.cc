@@ -145,6 +145,46 @@ TEST_F(MemmapTest, AnOldFolderIsReplacedWhole) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);
 }
 
+TEST_F(MemmapTest, WhatIsNoTreeIsKept) {
+  const absl::StatusCode kept = absl::StatusCode::kFailedPrecondition;
+  Write("precious.txt", "x");
+  Write("sub/more", "y");
+  ExpectError(SaveMemmap(Sample(), path_, {.overwrite = true}), "precious.txt", kept);
+  EXPECT_EQ(Read("precious.txt") + Read("sub/more"), "xy");
+  ExpectError(SaveMemmap(Sample(), path_ + "/precious.txt", {.overwrite = true}), "is no folder", kept);
+  EXPECT_EQ(Read("precious.txt"), "x");
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);
+  // What comes while the new folder is written.
+  std::filesystem::remove_all(path_);
+  ASSERT_TRUE(SaveMemmap(Sample(), path_).ok());
+  const auto comes = [&](int64_t, int64_t) {
+    Write("late", "z");
+    return true;
+  };
+  ExpectError(SaveMemmap(Sample(), path_, {.overwrite = true, .progress = comes}), "late", kept);
+  EXPECT_EQ(Read("late"), "z");
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);
+}
+
+TEST_F(MemmapTest, TheFolderBehindALinkIsReplaced) {
+  ASSERT_TRUE(SaveMemmap(Sample(), path_).ok());
+  std::filesystem::create_directory_symlink("tree", folder_ + "/link");
+  const TensorDict small = *TensorDict::Make({{"q", at::ones({3})}});
+  ExpectError(SaveMemmap(small, folder_ + "/link"), "is there already", absl::StatusCode::kAlreadyExists);
+  ASSERT_TRUE(SaveMemmap(small, folder_ + "/link/", {.overwrite = true}).ok());
+  EXPECT_TRUE(std::filesystem::is_symlink(folder_ + "/link"));
+  EXPECT_TRUE(*Equal(*LoadMemmap(path_), small));
+  EXPECT_TRUE(*Equal(*LoadMemmap(folder_ + "/link"), small));
+}
+
+TEST_F(MemmapTest, AZeroByteDoesNotCutThePath) {
+  ASSERT_TRUE(SaveMemmap(Sample(), path_).ok());
+  const std::string longer = absl::StrCat(path_, std::string("\0x", 2));
+  ExpectError(SaveMemmap(TensorDict(), longer, {.overwrite = true}), "tree\\x00x: a path cannot have a zero byte");
+  ExpectError(LoadMemmap(longer), "tree\\x00x: a path cannot have a zero byte");
+  EXPECT_TRUE(*Equal(*LoadMemmap(path_), Sample()));
+}
+
 TEST_F(MemmapTest, WhatTheFormatLacksIsRefusedBeforeAnythingIsWritten) {
   const auto refused = [&](const NestedKey& key, TreeValue value, const std::string& text) {
     TensorDict tree = *TensorDict::Make({{"ok", at::ones({2})}});
@@ -283,7 +323,8 @@ TEST_F(MemmapTest, AStackAlongABatchDimensionIsReadAsOneTree) {
 TEST_F(MemmapTest, StacksThatAreNoGood) {
   TensorDict tree = *TensorDict::Make({{"l", Agents()}}, {2});
   const auto broken = [&](const std::function<void()>& change) {
-    EXPECT_TRUE(SaveMemmap(tree, path_, {.overwrite = true}).ok());
+    std::filesystem::remove_all(path_);
+    EXPECT_TRUE(SaveMemmap(tree, path_).ok());
     change();
     return LoadMemmap(path_, MapMode::kPrivate);
   };

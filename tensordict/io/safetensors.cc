@@ -54,6 +54,7 @@ absl::Status InFile(const std::string& path, const absl::Status& status) {
 class FileMap {
  public:
   static absl::StatusOr<std::shared_ptr<FileMap>> Open(const std::string& path) {
+    if (absl::Status s = internal::CheckPath(path); !s.ok()) return s;
     // A pipe would wait for a writer.
     const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return ErrnoError(path, "cannot be opened", errno);
@@ -195,6 +196,7 @@ absl::Status Cancelled(const std::string& path) {
 
 absl::Status SaveSafetensors(const TensorDict& tree, const std::string& path,
                              const SaveSafetensorsOptions& options) {
+  if (absl::Status s = internal::CheckPath(path); !s.ok()) return s;
   absl::StatusOr<std::vector<Item>> items = Plan(tree, options.separator);
   if (!items.ok()) return InFile(path, items.status());
   for (const auto& [key, value] : options.metadata) {

@@ -32,7 +32,8 @@ struct SaveSafetensorsOptions {
 };
 
 // Writes all tensors of `tree`. The new file takes the place of an old one when it is whole and on
-// the disk; at an error the old one is as it was. Aliases are written as often as they stand in the
+// the disk; at an error the old one is as it was. A symbolic link stays, and the file behind it is replaced.
+// FailedPrecondition if what is at `path` is no regular file, or a link to nothing. Aliases are written as often as they stand in the
 // tree, strided leaves without their gaps, tensors on devices from a copy. What the format cannot
 // hold is refused by name before anything is written (InvalidArgument): two paths that become one
 // name, the name "__metadata__", names that are not UTF-8, undefined tensors, values that are no
@@ -52,7 +53,7 @@ struct LoadSafetensorsOptions {
   FileProgress progress{};
 };
 
-// NotFound if there is no such file; InvalidArgument, naming the file, the name and the offset, for
+// NotFound if there is no such file; InvalidArgument if the path has a zero byte (also of SaveSafetensors), and, naming the file, the name and the offset, for
 // anything that is not a whole and valid file: a truncated one, a header that is no JSON of the
 // format's form, a dtype that is unknown, a range outside of the file, overlaps, gaps, a range
 // whose length is not what shape and dtype say, names that collide when they are split. A header

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 
 class Error(Exception):
     """Base of the exceptions that a collective raises beside ValueError, KeyError and TypeError.
@@ -69,6 +71,13 @@ _BY_CODE = {
     14: UnavailableError,
 }
 
+# The same for files: the class, and what errno says.
+_BY_CODE_OF_FILES = {
+    5: (FileNotFoundError, errno.ENOENT),
+    6: (FileExistsError, errno.EEXIST),
+    9: (FileExistsError, errno.EEXIST),
+}
+
 
 def from_status(
     kind: int,
@@ -81,7 +90,21 @@ def from_status(
     outcome_unknown: bool,
 ) -> Exception:
     """Returns the exception for a status. Called from C++."""
-    error = (_BY_KIND.get(kind) or _BY_CODE.get(code, RuntimeError))(message)
+    return _with_details(
+        (_BY_KIND.get(kind) or _BY_CODE.get(code, RuntimeError))(message),
+        path, ranks, paths_done, tree_unchanged, outcome_unknown,
+    )  # fmt: skip
+
+
+def from_file_status(kind: int, code: int, message: str, *details) -> Exception:
+    """Returns the exception for the status of a file that was read or written. Called from C++."""
+    if code not in _BY_CODE_OF_FILES:
+        return from_status(kind, code, message, *details)
+    of, number = _BY_CODE_OF_FILES[code]
+    return _with_details(of(number, message), *details)
+
+
+def _with_details(error, path, ranks, paths_done, tree_unchanged, outcome_unknown):
     error.path = path
     error.ranks = tuple(ranks)
     error.paths_done = tuple(paths_done)

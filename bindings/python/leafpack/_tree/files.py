@@ -63,8 +63,11 @@ def is_consolidated(self):
 def memmap(self, prefix, *, existsok=True, progress=None):
     """Writes the tree to a folder that tensordict reads too, and returns the tree that lies there, locked.
 
-    `progress` is called with the bytes done and to do; False gives the work up.
+    What is at `prefix` is replaced if it is an empty folder, or one that holds such a tree and nothing more; a
+    symbolic link to one stays. Anything else is kept: FileExistsError. `progress` is called with the bytes done and
+    to do; False gives the work up.
     """
+    ops.check_path(os.fspath(prefix))
     if not existsok and os.path.lexists(prefix):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(prefix))
     ops.save_memmap(self, os.fspath(prefix), existsok, progress)
@@ -122,6 +125,7 @@ def _locked(tree):
 
 def _present(path):
     path = os.fspath(path)
+    ops.check_path(path)
     if not os.path.exists(path):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
     return path
@@ -130,7 +134,8 @@ def _present(path):
 def save_safetensors(tree, path, *, separator=".", metadata=None, progress=None):
     """Writes all tensors of a tree to a safetensors file, under their paths joined by `separator`.
 
-    The new file takes the place of an old one when it is whole. What the format cannot hold is a ValueError that
+    The new file takes the place of an old one when it is whole; what is no regular file is kept (FileExistsError).
+    What the format cannot hold is a ValueError that
     names it. `progress` is called with the bytes done and to do; False gives the work up.
     """
     tree = as_tree(tree, TensorDict(), "tree")

@@ -22,18 +22,21 @@ _MAX_DEPTH = 64
 def memmap(self, prefix, *, existsok=True, progress=None):
     """Writes the stack to a folder that tensordict reads too, and returns the stack that lies there, locked.
 
-    The folder appears whole, or the old one stays. `progress` is called for each tree with the bytes done and to do.
+    The folder appears whole, or the old one stays; what is replaced is as of TensorDict.memmap. `progress` is called
+    for each tree with the bytes done and to do.
     """
     prefix = os.fspath(prefix)
+    ops.check_path(prefix)
     if not existsok and os.path.lexists(prefix):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), prefix)
-    above = os.path.dirname(os.path.abspath(prefix))
+    target = ops.memmap_target(prefix)  # what the link there leads to
+    above = os.path.dirname(os.path.abspath(target))
     os.makedirs(above, exist_ok=True)
-    work = tempfile.mkdtemp(prefix=f".{os.path.basename(os.path.abspath(prefix))}.", dir=above)
+    work = tempfile.mkdtemp(prefix=f".{os.path.basename(target)}.", dir=above)
     try:
         new = os.path.join(work, "new")
         _write(self, new, progress)
-        ops.put_folder(new, prefix.rstrip("/") or "/")  # what was there goes with `work`
+        ops.put_memmap(new, target)  # what was there goes with `work`
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return load_stack(prefix, "r+")

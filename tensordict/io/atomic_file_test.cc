@@ -1,0 +1,101 @@
+#include "tensordict/io/atomic_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace leafpack::internal {
+namespace {
+
+using testing::HasSubstr;
+
+class AtomicFileTest : public testing::Test {
+ protected:
+  AtomicFileTest() {
+    folder_ = absl::StrCat(testing::TempDir(), "/",
+                           testing::UnitTest::GetInstance()->current_test_info()->name());
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_);
+  }
+  ~AtomicFileTest() override { std::filesystem::remove_all(folder_); }
+
+  static absl::Status Save(const std::string& path, const std::string& text) {
+    absl::StatusOr<AtomicFile> file = AtomicFile::Create(path);
+    if (!file.ok()) return file.status();
+    if (absl::Status s = file->Write(text); !s.ok()) return s;
+    return file->Commit();
+  }
+  static std::string Read(const std::string& path) {
+    std::ifstream in(path, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  }
+  static void ExpectKept(const absl::Status& status, const std::string& text) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    EXPECT_THAT(status.message(), HasSubstr(text));
+  }
+  long Entries() const { return std::distance(std::filesystem::directory_iterator(folder_), {}); }
+
+  std::string folder_;
+};
+
+TEST_F(AtomicFileTest, TakesThePlaceOfAFileWithItsRights) {
+  const std::string path = folder_ + "/f";
+  ASSERT_TRUE(Save(path, "old").ok());
+  std::filesystem::permissions(path, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+  {
+    absl::StatusOr<AtomicFile> given_up = AtomicFile::Create(path);
+    ASSERT_TRUE(given_up->Write("new").ok());
+  }
+  EXPECT_EQ(Read(path), "old");
+  ASSERT_TRUE(Save(path, "new").ok());
+  EXPECT_EQ(Read(path), "new");
+  struct stat info {};
+  ASSERT_EQ(stat(path.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600U);
+  EXPECT_EQ(Entries(), 1);
+}
+
+TEST_F(AtomicFileTest, WhatIsNoRegularFileIsKept) {
+  ASSERT_EQ(mkfifo((folder_ + "/pipe").c_str(), 0600), 0);
+  std::filesystem::create_directory(folder_ + "/dir");
+  std::filesystem::create_symlink("pipe", folder_ + "/link");
+  std::filesystem::create_symlink("nothing", folder_ + "/astray");
+  for (const char* name : {"/pipe", "/dir", "/link"}) {
+    ExpectKept(Save(folder_ + name, "x"), absl::StrCat(name, ": is there, is no regular file"));
+  }
+  ExpectKept(Save(folder_ + "/astray", "x"), "/astray: is a symbolic link to nothing");
+  EXPECT_TRUE(std::filesystem::is_fifo(folder_ + "/pipe"));
+  EXPECT_EQ(Entries(), 4);
+}
+
+TEST_F(AtomicFileTest, ALinkIsFollowed) {
+  std::filesystem::create_directory(folder_ + "/below");
+  ASSERT_TRUE(Save(folder_ + "/below/f", "old").ok());
+  std::filesystem::create_symlink("below/f", folder_ + "/link");
+  ASSERT_TRUE(Save(folder_ + "/link", "new").ok());
+  EXPECT_TRUE(std::filesystem::is_symlink(folder_ + "/link"));
+  EXPECT_EQ(Read(folder_ + "/below/f"), "new");
+  EXPECT_EQ(Entries(), 2);
+}
+
+TEST_F(AtomicFileTest, AZeroByteDoesNotCutThePath) {
+  ASSERT_TRUE(Save(folder_ + "/f", "old").ok());
+  const std::string path = absl::StrCat(folder_, "/f", std::string("\0x", 2));
+  const absl::Status status = Save(path, "new");
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("/f\\x00x: a path cannot have a zero byte"));
+  EXPECT_EQ(PutFolder(folder_, path, true).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(PutFolder(path, folder_, true).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Read(folder_ + "/f"), "old");
+}
+
+}  // namespace
+}  // namespace leafpack::internal
