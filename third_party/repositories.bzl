@@ -15,11 +15,11 @@ load("//third_party/benchmark:workspace.bzl", benchmark = "repository")
 load("//third_party/cuda:workspace.bzl", "cuda_libraries", "cuda_toolkit", "nvidia_nccl")
 load("//third_party/gloo:workspace.bzl", gloo = "repository")
 load("//third_party/googletest:workspace.bzl", googletest = "repository")
-load("//third_party/libtorch:workspace.bzl", "libtorch_cuda", libtorch = "repository")
+load("//third_party/libtorch:workspace.bzl", "libtorch_aarch64", "libtorch_cuda", libtorch = "repository")
 load("//third_party/python:workspace.bzl", "local_python", "pypi_build_tools", "pypi_test", "pypi_twine")
 load("//third_party/rust:workspace.bzl", "local_rust")
 load("//third_party/spin:workspace.bzl", spin = "repository")
-load("//third_party/toolchains:workspace.bzl", toolchains = "repositories")
+load("//third_party/toolchains:workspace.bzl", "python_aarch64", toolchains = "repositories")
 load("//third_party/xxhash:workspace.bzl", xxhash = "repository")
 
 def declare_pins(declared):
@@ -35,7 +35,9 @@ def declare_pins(declared):
         ("cuda_libraries", cuda_libraries),
         ("cuda_toolkit", cuda_toolkit),
         ("gloo", gloo),
+        ("leafpack_python_aarch64", python_aarch64),
         ("libtorch", libtorch),
+        ("libtorch_aarch64", libtorch_aarch64),
         ("libtorch_cuda", libtorch_cuda),
         ("local_python", local_python),
         ("local_rust", local_rust),

@@ -1,4 +1,4 @@
-"""libtorch: the CPU wheel of torch, whose include/ and lib/ are libtorch; and libtorch_cuda, the CUDA wheel.
+"""libtorch: the CPU wheel of torch, whose include/ and lib/ are libtorch; and the wheels of other builds.
 
 Licence: BSD-3-Clause.
 Why: tensors, and c10d's process groups and stores.
@@ -9,6 +9,10 @@ any Python on the machine, or none; the Python module needs Python 3.11.
 
 The CUDA wheel is that of PyPI, 527 MB, for CUDA 13.0. Only --config=cuda fetches it: then the targets of
 @libtorch stand for those of @libtorch_cuda, so that all else names @libtorch alone.
+
+In the same way they stand for those of @libtorch_aarch64 in a build with --config=aarch64. Its wheel is that of PyPI,
+427 MB, whose libtorch_cpu.so names two libraries of CUDA; without a GPU it calls neither, so empty libraries of their
+names stand for them.
 """
 
 load("//third_party:wheels.bzl", "fetch_wheel")
@@ -48,6 +52,7 @@ def _libtorch_impl(ctx):
     if python:
         compile_site(ctx, python, "site")
     ctx.template("BUILD.bazel", ctx.attr._build_file, {
+        "%{aarch64}": str(Label("//platforms:cpu_aarch64")),
         "%{cuda}": str(Label("//third_party/cuda:enabled")),
         "%{rules}": str(Label("//third_party/python:rules.bzl")),
     }, executable = False)
@@ -88,8 +93,42 @@ _libtorch_cuda = repository_rule(
     },
 )
 
+_AARCH64_WHEEL = struct(
+    file = "torch-%s-cp311-cp311-manylinux_2_28_aarch64.whl" % TORCH_VERSION,
+    sha256 = "092790c696a760c729fd5722835f50b9d81fd7c8f141571f3f3cf4081a8f664c",
+)
+
+# By far the most of the wheel's 1.5 GB, of no use without a GPU.
+_CUDA_LIBRARIES = ["libtorch_cuda.so", "libtorch_cuda_linalg.so"]
+
+def _libtorch_aarch64_impl(ctx):
+    archive = fetch_wheel(
+        ctx,
+        url = pypi_url("torch", "cp311", _AARCH64_WHEEL.file),
+        requirement = "torch===" + TORCH_VERSION,
+        file = _AARCH64_WHEEL.file,
+        sha256 = _AARCH64_WHEEL.sha256,
+    )
+    ctx.extract(archive, output = "site")
+    ctx.delete(archive)
+    for name in _CUDA_LIBRARIES:
+        ctx.delete("site/torch/lib/" + name)
+    ctx.file("empty.cc", "", executable = False)
+    ctx.symlink(ctx.attr._build_file, "BUILD.bazel")
+    ctx.file("WORKSPACE", "workspace(name = \"%s\")\n" % ctx.name, executable = False)
+
+_libtorch_aarch64 = repository_rule(
+    implementation = _libtorch_aarch64_impl,
+    attrs = {
+        "_build_file": attr.label(default = "//third_party/libtorch:libtorch_aarch64.BUILD"),
+    },
+)
+
 def repository(name):
     _libtorch(name = name)
 
 def libtorch_cuda(name):
     _libtorch_cuda(name = name)
+
+def libtorch_aarch64(name):
+    _libtorch_aarch64(name = name)

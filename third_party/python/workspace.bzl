@@ -32,8 +32,10 @@ def _local_python_impl(ctx):
         ctx.file("venv/pyvenv.cfg", "")
     ctx.template("BUILD.bazel", ctx.attr._build_file, {
         "%{rules}": str(Label("//third_party/python:rules.bzl")),
+        "%{aarch64}": str(Label("//platforms:cpu_aarch64")),
         "%{compatible}": "[]" if found else "[\"@platforms//:incompatible\"]",
         "%{tag}": "%s-%s-%s" % (tag, tag, found["platform"] if found else "none"),
+        "%{tag_aarch64}": "%s-%s-linux_aarch64" % (tag, tag),
     }, executable = False)
 
 _local_python = repository_rule(

@@ -50,5 +50,12 @@ LOCK = {
         "libgcc-10-dev 10.2.1-6 pool/main/g/gcc-10/libgcc-10-dev_10.2.1-6_arm64.deb 80fc73d339ada2e194175afe83cd89014565242153b6e3c2128849d8817da367",
         "libstdc++6 10.2.1-6 pool/main/g/gcc-10/libstdc++6_10.2.1-6_arm64.deb 7869aa540cc46e9f3d4267d5bde2af0e5b429a820c1d6f1a4cfccfe788c31890",
         "libstdc++-10-dev 10.2.1-6 pool/main/g/gcc-10/libstdc++-10-dev_10.2.1-6_arm64.deb cee7ca63613b50a8a51cc670db385c7e6d1181b72c94148fc8b7992e4570782d",
+        "zlib1g 1:1.2.11.dfsg-2+deb11u2 pool/main/z/zlib/zlib1g_1.2.11.dfsg-2+deb11u2_arm64.deb e3963985d1a020d67ffd4180e6f9c4b5c600b515f0c9d8fda513d7a0e48e63a1",
+    ],
+    "python_aarch64": [
+        "libpython3.11-dev 3.11.2-6+deb12u8 pool/main/p/python3.11/libpython3.11-dev_3.11.2-6+deb12u8_arm64.deb 454a191a37dd86674c309691904be69d499f060e643c1f8efc8b82078967cd48",
+    ],
+    "qemu_x86_64": [
+        "qemu-user 1:10.0.13+ds-0+deb13u1 pool/main/q/qemu/qemu-user_10.0.13+ds-0+deb13u1_amd64.deb ca6ede739327a20ae5a3498230c8a3a9a072c586e131bc6bcc1201eb1725e336",
     ],
 }

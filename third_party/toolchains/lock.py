@@ -58,7 +58,12 @@ TREES = {
     ),
     # Headers and libraries of the target, of Debian 11.
     "sysroot_x86_64": ("bullseye", "amd64", _SYSROOT),
-    "sysroot_aarch64": ("bullseye", "arm64", _SYSROOT),
+    # zlib is for libtorch of aarch64, which wants it where it runs.
+    "sysroot_aarch64": ("bullseye", "arm64", [*_SYSROOT, "zlib1g"]),
+    # Python's headers for aarch64. Debian 12, whose Python is the version that the wheel is for.
+    "python_aarch64": ("bookworm", "arm64", ["libpython3.11-dev"]),
+    # qemu-aarch64, a static program. Debian 13: that of Debian 12 shows programs the host's /proc/cpuinfo.
+    "qemu_x86_64": ("trixie", "amd64", ["qemu-user"]),
 }
 
 _HEADER = '''"""Debian packages of the hermetic toolchains. Written by lock.py; do not edit.
