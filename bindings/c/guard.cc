@@ -7,7 +7,7 @@
 #include <new>
 #include <stdexcept>
 
-#include "absl/log/log.h"
+#include "absl/log/absl_log.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -39,11 +39,11 @@ void FailDeadHandle(const char* argument, const char* type) {
 }
 
 void WarnOfDeadHandle(const char* type) noexcept {
-  LOG(WARNING) << "leafpack: freed what is no " << type << " that is alive";
+  ABSL_LOG(WARNING) << "leafpack: freed what is no " << type << " that is alive";
 }
 
 void LogThrown(const char* function) noexcept {
-  LOG(ERROR) << "leafpack: " << function << " threw: " << StatusOfException().message();
+  ABSL_LOG(ERROR) << "leafpack: " << function << " threw: " << StatusOfException().message();
 }
 
 absl::Status StatusOfException() {

@@ -9,7 +9,7 @@
 
 #include "absl/base/no_destructor.h"
 #include "absl/base/thread_annotations.h"
-#include "absl/log/log.h"
+#include "absl/log/absl_log.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/escaping.h"
@@ -47,7 +47,7 @@ bool RegisterBackend(std::string_view name, BackendFactory factory) {
   Registry& registry = TheRegistry();
   absl::MutexLock lock(&registry.mu);
   const bool inserted = registry.factories.try_emplace(std::string(name), std::move(factory)).second;
-  if (!inserted) LOG(ERROR) << "leafpack: a backend named '" << name << "' is registered already";
+  if (!inserted) ABSL_LOG(ERROR) << "leafpack: a backend named '" << name << "' is registered already";
   return inserted;
 }
 

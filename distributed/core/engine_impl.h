@@ -244,7 +244,7 @@ class EngineImpl final : public Engine,
 
   // ---- engine_errors.cc
   // How the call ended, as its caller is to see it; OK when it ended well.
-  absl::Status EndStatus(const CallState& call) const;
+  absl::Status EndStatus(const CallState& call) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // ---- engine_shutdown.cc
   // Drains, withdraws what is left, says farewell, closes. False when somebody else did.

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
-#include "absl/log/log.h"
+#include "absl/log/absl_log.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -79,7 +79,7 @@ void EngineImpl::StepConnector(SteadyNanos now) {
     }
   }
   for (const Connector::Rejected& rejected : connector_->TakeRejected()) {
-    LOG(WARNING) << "leafpack: " << rejected.reason.message();
+    ABSL_LOG(WARNING) << "leafpack: " << rejected.reason.message();
     if (rejected.rank_is_lost && coordinator_.has_value() && rejected.rank > 0 &&
         rejected.rank < config_.size) {
       FailPeer(rejected.rank, protocol::LostKind::kProtocol, rejected.reason.message(), now);
@@ -224,7 +224,7 @@ void EngineImpl::Drain(SteadyNanos now, Deferred& out) {
       for (CoordinatorAction& action : actions) {
         const int rank = static_cast<int>(action.rank);
         if (action.type == CoordinatorAction::Type::kDrop) {
-          LOG(WARNING) << "leafpack: dropping group rank " << rank << ": " << action.reason;
+          ABSL_LOG(WARNING) << "leafpack: dropping group rank " << rank << ": " << action.reason;
           ClosePeer(*peers_[static_cast<size_t>(rank)]);
           lost_->Add(rank, action.reason);
         } else if (rank != 0) {
@@ -428,7 +428,7 @@ void EngineImpl::Execute(Deferred& deferred, bool in_understudy) {
                                std::move(entry.value)});
           }
         } catch (const std::exception& e) {
-          LOG(ERROR) << "leafpack: a call could not be described: " << e.what();
+          ABSL_LOG(ERROR) << "leafpack: a call could not be described: " << e.what();
           entries.clear();
         }
       }

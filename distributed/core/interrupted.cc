@@ -2,7 +2,7 @@
 
 #include <exception>
 
-#include "absl/log/log.h"
+#include "absl/log/absl_log.h"
 
 namespace leafpack {
 
@@ -10,9 +10,9 @@ bool IsInterrupted(const std::function<bool()>& check) {
   try {
     return check();
   } catch (const std::exception& error) {
-    LOG(ERROR) << "leafpack: a check for interrupts threw, which gives the call up: " << error.what();
+    ABSL_LOG(ERROR) << "leafpack: a check for interrupts threw, which gives the call up: " << error.what();
   } catch (...) {
-    LOG(ERROR) << "leafpack: a check for interrupts threw, which gives the call up";
+    ABSL_LOG(ERROR) << "leafpack: a check for interrupts threw, which gives the call up";
   }
   return true;
 }

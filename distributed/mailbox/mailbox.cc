@@ -113,7 +113,7 @@ absl::StatusOr<std::vector<TransferPtr>> Mailbox::Post(std::vector<TransferSpec>
 
 void Mailbox::PostLocked(const TransferPtr& transfer) {
   TransferSpec& spec = transfer->spec;
-  const auto lost = [&](int about) {
+  const auto lost = [&](int about) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     End(transfer,
         Error(*transfer, absl::UnavailableError(peers_[static_cast<size_t>(about)]->lost_why),
               ErrorKind::kPeerLost, about));

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/log/log.h"
+#include "absl/log/absl_log.h"
 #include "absl/strings/str_cat.h"
 #include "distributed/core/channel/handshake.h"
 #include "distributed/core/channel/key_value_store.h"
@@ -298,7 +298,7 @@ void Mailbox::FireConnectTimers(Nanos now) {
 // Whoever waits in the listener keeps it readable: looking again at once would never end.
 void Mailbox::PauseListeners(int error) {
   if (!std::exchange(listen_told_, true)) {
-    LOG(WARNING) << "leafpack: rank " << global_rank(rank()).value()
+    ABSL_LOG(WARNING) << "leafpack: rank " << global_rank(rank()).value()
                  << " cannot take a connection: " << std::strerror(error)
                  << "; it tries again from time to time";
   }

@@ -133,7 +133,7 @@ bool Mailbox::OnReceiverRecord(Peer& peer, const Header& header, std::string_vie
            header.type <= static_cast<uint8_t>(RecordType::kCancel);
   }
   const TransferPtr transfer = it->second;
-  const auto over = [&](absl::Status status) {
+  const auto over = [&](absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (transfer->busy) {
       if (transfer->pending.ok()) transfer->pending = std::move(status);
       return;

@@ -138,8 +138,10 @@ void Mailbox::RunThread() {
       continue;
     }
     leading_ = thread_leads_ = true;
-    Lead([&] { return stop_thread_ || waiters_ > 0 || unattended_ + unsent_ == 0; },
-         absl::Now() + kWaitSlice);
+    const auto needless = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+      return stop_thread_ || waiters_ > 0 || unattended_ + unsent_ == 0;
+    };
+    Lead(needless, absl::Now() + kWaitSlice);
     leading_ = thread_leads_ = false;
     changed_.SignalAll();
   }
@@ -200,11 +202,12 @@ void Mailbox::Close(absl::Time until) {
     closing_ = true;
     const std::list<TransferPtr> unmatched = posted_;
     for (const TransferPtr& transfer : unmatched) give_up(transfer);
-    LeadUntil(until, [&] { return live_ == 0; });
+    LeadUntil(until, [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return live_ == 0; });
     std::vector<TransferPtr> left;
     for (const auto& [deadline, transfer] : deadlines_) left.push_back(transfer);
     for (const TransferPtr& transfer : left) give_up(transfer);
-    LeadUntil(absl::Now() + kFarewellTime, [&] { return busy_ == 0 && jobs_.empty(); });
+    LeadUntil(absl::Now() + kFarewellTime,
+              [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return busy_ == 0 && jobs_.empty(); });
 
     ByteWriter farewell;
     farewell.String("the group was shut down");
@@ -214,7 +217,7 @@ void Mailbox::Close(absl::Time until) {
         if (connection != nullptr) Queue(*peer, *connection, bye);
       }
     }
-    const auto quiet = [&] {
+    const auto quiet = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
       for (const std::unique_ptr<Peer>& peer : peers_) {
         for (const Connection* connection : {peer->out.get(), peer->in.get()}) {
           if (connection != nullptr && connection->writable_wanted) return false;

@@ -17,7 +17,7 @@
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 
 #include "absl/base/no_destructor.h"
-#include "absl/log/log.h"
+#include "absl/log/absl_log.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -343,7 +343,7 @@ absl::StatusOr<bool> FileMeeting::TryEnter(absl::Time deadline, absl::Time patie
     const absl::Status begun = Begin();
     if (!begun.ok()) return begun;
     if (any_lives) {
-      LOG(WARNING) << "leafpack: in the file '" << path_ << "' rank " << died->rank << ", process "
+      ABSL_LOG(WARNING) << "leafpack: in the file '" << path_ << "' rank " << died->rank << ", process "
                    << died->pid << " on host " << died->host << ", has died; rank " << rank_
                    << " begins a new run there. Ranks that stay in the old one, such as rank "
                    << living->rank << ", process " << living->pid << ", are not in it";

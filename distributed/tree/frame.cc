@@ -10,7 +10,7 @@
 #include <c10/core/ScalarType.h>
 
 #include "absl/container/inlined_vector.h"
-#include "absl/log/check.h"
+#include "absl/log/absl_check.h"
 #include "absl/strings/str_cat.h"
 
 #include "distributed/core/reduce/reduce.h"
@@ -76,7 +76,7 @@ FrameReducer MakeFrameReducer(std::shared_ptr<const CallPlan> plan) {
       // Op and dtype were checked when the plan was made, sizes by the control channel.
       const absl::Status status = ReduceInto(plan->arguments.op, segment.dtype, inputs,
                                              out.data() + offset, segment.numel);
-      DCHECK_OK(status);
+      ABSL_DCHECK_OK(status);
       offset += static_cast<size_t>(segment.numel) * c10::elementSize(segment.dtype);
     }
   };

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/log/log.h"
+#include "absl/log/absl_log.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -83,8 +83,9 @@ absl::StatusOr<std::shared_ptr<const Arena>> OpenArena(KeyValueStore& store, int
   arena->take_away = [own = (*peers)->segments()[static_cast<size_t>(rank)], offset, bytes,
                       fd = std::make_shared<const TrackedFd>(std::move(fd))] {
     const absl::Status parted = own.Part(fd->get(), offset, static_cast<size_t>(bytes));
-    LOG_IF(ERROR, !parted.ok()) << "leaves in shared memory whose all_reduce failed may still be written by "
-                                   "ranks that have not ended it: " << parted;
+    ABSL_LOG_IF(ERROR, !parted.ok())
+        << "leaves in shared memory whose all_reduce failed may still be written by "
+           "ranks that have not ended it: " << parted;
   };
   return arena;
 }

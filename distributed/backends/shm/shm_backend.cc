@@ -8,7 +8,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "absl/functional/function_ref.h"
-#include "absl/log/log.h"
+#include "absl/log/absl_log.h"
 #include "absl/strings/str_cat.h"
 
 #include "distributed/backends/shm/open_arena.h"
@@ -131,7 +131,7 @@ absl::StatusOr<std::shared_ptr<DataContext>> ShmBackend::OpenOther(
                      kOther, "' is not linked in to take its place"));
   }
   if (options.rank == 0 && !told_.exchange(true)) {
-    LOG(WARNING) << "leafpack: not all ranks share memory (" << reason.message()
+    ABSL_LOG(WARNING) << "leafpack: not all ranks share memory (" << reason.message()
                  << "); the group uses the backend '" << kOther << "'";
   }
   DataContextOptions theirs = options;

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/log/log.h"
+#include "absl/log/absl_log.h"
 #include "absl/numeric/int128.h"
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
@@ -201,7 +201,7 @@ void WriteErrorLocked(Settings& settings, const std::string& folder, std::string
     ABSL_EXCLUSIVE_LOCKS_REQUIRED(settings.mu) {
   settings.put_off = false;
   absl::StatusOr<std::string> path = DumpTo(folder, reason);
-  if (!path.ok()) LOG(WARNING) << "leafpack: no flight record: " << path.status().message();
+  if (!path.ok()) ABSL_LOG(WARNING) << "leafpack: no flight record: " << path.status().message();
   settings.written_at = ClockNanos(CLOCK_MONOTONIC);
 }
 
@@ -241,9 +241,9 @@ void DumpAtSignals(int fd) {
     absl::StatusOr<std::string> path =
         DumpTo(settings.on_signal, absl::StrCat("signal ", settings.signo));
     if (path.ok()) {
-      LOG(INFO) << "leafpack: flight record in " << *path;
+      ABSL_LOG(INFO) << "leafpack: flight record in " << *path;
     } else {
-      LOG(WARNING) << "leafpack: no flight record: " << path.status().message();
+      ABSL_LOG(WARNING) << "leafpack: no flight record: " << path.status().message();
     }
   }
 }
@@ -291,7 +291,7 @@ void SetUpFromEnvironment() {
   }
   absl::Status status = DumpFlightOnSignal(signo, folder == nullptr ? "." : folder);
   if (!status.ok()) {
-    LOG(WARNING) << "leafpack: LEAFPACK_FLIGHT_SIGNAL is '" << text << "': " << status.message();
+    ABSL_LOG(WARNING) << "leafpack: LEAFPACK_FLIGHT_SIGNAL is '" << text << "': " << status.message();
   }
 }
 

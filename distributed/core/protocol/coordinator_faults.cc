@@ -81,7 +81,7 @@ void CoordinatorMachine::Impl::OnFail(uint32_t rank, const Record& record, Stead
   }
   if (kind == FailKind::kDeadline || kind == FailKind::kError) {
     if (probe_) return;
-    Probe& probe = probe_.emplace();
+    Probe& probe = probe_.emplace(Probe());
     probe.kind = kind;
     probe.call = record.call;
     probe.rank = rank;
