@@ -9,7 +9,9 @@ set -u
 cd "${{TEST_SRCDIR:-$0.runfiles}}/{workspace}" || exit 1
 # Ours ends before Bazel's, so that there is time to show where each rank stood.
 limit=$(( ${{TEST_TIMEOUT:-3600}} * 9 / 10 - {grace} ))
-{check_hosts}set -- -n {ranks} --hosts={hosts} --merge_stderr --grace={grace}s --linger=1s --timeout="${{limit}}s" {flags} -- {program} "$@"
+# What programs for another CPU are started with (//third_party/toolchains/qemu); mostly nothing.
+under=${{LEAFPACK_RUN_UNDER:-}}
+{check_hosts}set -- -n {ranks} --hosts={hosts} --merge_stderr --grace={grace}s --linger=1s --timeout="${{limit}}s" {flags} -- $under {program} "$@"
 if [ -n "${{TEST_UNDECLARED_OUTPUTS_DIR:-}}" ]; then
   set -- --log_dir="$TEST_UNDECLARED_OUTPUTS_DIR" "$@"
 fi
@@ -17,11 +19,11 @@ fi
 # all write (Bazel makes the XML from the log).
 unset XML_OUTPUT_FILE TEST_PREMATURE_EXIT_FILE
 seed=${{TEST_RANDOM_SEED:-1}}
-exec {launcher} --env=GTEST_FAIL_FAST=1 --env=GTEST_RANDOM_SEED="$seed" "$@"
+exec $under {launcher} --env=GTEST_FAIL_FAST=1 --env=GTEST_RANDOM_SEED="$seed" "$@"
 """
 
 # With several hosts: a machine that lets none be pretended skips the test, and says so.
-_CHECK_HOSTS = """if ! why=$({launcher} --hosts={hosts} --check_hosts 2>&1); then
+_CHECK_HOSTS = """if ! why=$($under {launcher} --hosts={hosts} --check_hosts 2>&1); then
   echo "SKIPPED: $why"
   if [ -n "${{XML_OUTPUT_FILE:-}}" ]; then
     echo '<testsuites><testsuite name="{name}" tests="1" skipped="1"><testcase name="hosts">' \

@@ -194,6 +194,20 @@ without_runpath = rule(
     },
 )
 
+# Of torch for aarch64 beside libtorch_cpu.so, which brings them in; which they are differs between its wheels.
+_FOUND_BY_TORCH_AARCH64 = [
+    "libarm_compute.so",
+    "libarm_compute_graph.so",
+    "libcudart.so.13",
+    "libcupti.so.13",
+    "libgfortran.so.5",
+    "libgomp.so.1",
+    "libnvpl_blas_core.so.0",
+    "libnvpl_blas_lp64_gomp.so.0",
+    "libnvpl_lapack_core.so.0",
+    "libnvpl_lapack_lp64_gomp.so.0",
+]
+
 def leafpack_py_extension(
         name,
         deps,
@@ -236,6 +250,10 @@ def leafpack_py_extension(
     without_runpath(
         name = name + ".so",
         linked = linked,
+        not_needed = select({
+            Label("//platforms:cpu_aarch64"): _FOUND_BY_TORCH_AARCH64,
+            "//conditions:default": [],
+        }),
         tags = tags + _TAGS,
         testonly = testonly,
         visibility = visibility,
