@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "bindings/python/bind_ops.h"
 #include "bindings/python/errors.h"
@@ -29,6 +30,11 @@ void BindBinary(py::module_& ops, BinaryOp op) {
   });
   ops.def((name + "_").c_str(), [op](const TensorDict& a, const TensorDict& b) {
     RaiseIfError(ApplyInPlace(op, a, b));
+  });
+  ops.def((name + "_each").c_str(), [op](const TensorDict& a, const py::list& b) {
+    std::vector<at::Tensor> operands;
+    for (py::handle tensor : b) operands.push_back(TensorOf(tensor.ptr()));
+    RaiseIfError(ApplyInPlace(op, a, operands));
   });
   ops.def((name + "_").c_str(), [op](const TensorDict& a, const py::object& b) {
     RaiseIfError(ApplyInPlace(op, a, ScalarFromPython(b)));

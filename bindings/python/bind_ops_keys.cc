@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 #include "bindings/python/bind_ops.h"
 #include "bindings/python/errors.h"
 #include "bindings/python/python_values.h"
@@ -18,6 +20,18 @@
 namespace leafpack::python {
 namespace {
 
+// The beginning of its repr, with its type.
+std::string Shown(const py::object& value) {
+  constexpr size_t kShown = 60;
+  std::string text = py::repr(value);
+  if (text.size() > kShown) {
+    size_t end = kShown;
+    while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+    text = text.substr(0, end) + "...";
+  }
+  return absl::StrCat(text, " of type ", TypeName(value.ptr()));
+}
+
 Cast CastOf(bool cast) { return cast ? Cast::kAllow : Cast::kRefuse; }
 
 }  // namespace
@@ -25,8 +39,12 @@ Cast CastOf(bool cast) { return cast ? Cast::kAllow : Cast::kRefuse; }
 void BindKeyOps(py::module_& ops) {
   ops.def("set_in_place", [](TensorDict& tree, const py::object& key, const py::object& value,
                              bool cast) {
-    if (!IsTensor(value.ptr())) throw py::type_error("only a tensor can be copied into a tensor");
-    RaiseIfError(SetInPlace(tree, KeyFromPython(key), TensorOf(value.ptr()), CastOf(cast)));
+    const NestedKey path = KeyFromPython(key);
+    if (!IsTensor(value.ptr())) {
+      throw py::type_error(absl::StrCat("set in place: ", path.ToString(), ": ", Shown(value),
+                                        " is no tensor: only a tensor can be copied into one"));
+    }
+    RaiseIfError(SetInPlace(tree, path, TensorOf(value.ptr()), CastOf(cast)));
   });
   // A list of plain values as one value.
   ops.def("set_plain", [](TensorDict& tree, const py::object& key, const py::object& value) {

@@ -16,6 +16,7 @@
 #include "bindings/python/tensor_dict_object.h"
 #include "bindings/python/tree_reader.h"
 #include "bindings/python/tree_values.h"
+#include "distributed/core/error.h"
 #include "tensordict/dtype.h"
 #include "tensordict/flat_tree.h"
 #include "tensordict/layout.h"
@@ -34,16 +35,47 @@ bool IsPlainValue(const py::object& value) {
          PyBytes_CheckExact(value.ptr());
 }
 
-void SetValue(TensorDict& node, const NestedKey& path, const py::object& value, int depth);
+// What is above the node that is filled, for errors.
+struct Above {
+  const Above* above;
+  const NestedKey& path;
+};
+
+// An error about what stands below these, with the whole path in place of the part below.
+absl::Status WithWholePath(const absl::Status& status, const Above* above) {
+  ErrorDetails details = GetErrorDetails(status);
+  if (above == nullptr || details.path.empty()) return status;
+  NestedKey whole;
+  std::vector<const NestedKey*> parts;
+  for (; above != nullptr; above = above->above) parts.push_back(&above->path);
+  for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
+    for (size_t i = 0; i < (*part)->size(); ++i) whole.push_back((**part)[i]);
+  }
+  const std::string before = absl::StrCat(details.path, ": ");
+  std::string text(status.message());
+  std::string path = whole.ToString();
+  if (details.path != NestedKey().ToString()) {
+    absl::StrAppend(&path, details.path.front() == '[' ? "" : ".", details.path);
+  }
+  if (!text.starts_with(before)) return status;
+  details.path = path;
+  return WithErrorDetails(absl::Status(status.code(), path + ": " + text.substr(before.size())),
+                          details);
+}
+
+void SetValue(TensorDict& node, const NestedKey& path, const py::object& value, int depth,
+              const Above* above);
 
 // Builds a node from a Python tree: dicts node by node (nodes that are leafpack.TensorDicts are
 // shared), everything else by its leaves.
-void Fill(TensorDict node, const py::object& tree, int depth) {
+void Fill(TensorDict node, const py::object& tree, int depth, const Above* above = nullptr) {
   if (depth > kMaxTreeDepth) throw py::value_error("the tree is too deep, or contains itself");
   if (!PyDict_Check(tree.ptr())) {
     LeafChoice choice;
     choice.plain_values = true;
-    const FlatTree flat = ValueOrRaise(ReadTree(tree.ptr(), choice));
+    absl::StatusOr<FlatTree> read = ReadTree(tree.ptr(), choice);
+    if (!read.ok()) Raise(WithWholePath(read.status(), above));
+    const FlatTree flat = *std::move(read);
     for (size_t i = 0; i < flat.size(); ++i) {
       const NonTensor* value = flat.non_tensor(i);
       RaiseIfError(value != nullptr ? node.Set((*flat.paths)[i], *value)
@@ -53,11 +85,12 @@ void Fill(TensorDict node, const py::object& tree, int depth) {
   }
   for (auto [key, value] : py::reinterpret_borrow<py::dict>(tree)) {
     SetValue(node, KeyFromPython(py::reinterpret_borrow<py::object>(key)),
-             py::reinterpret_borrow<py::object>(value), depth + 1);
+             py::reinterpret_borrow<py::object>(value), depth + 1, above);
   }
 }
 
-void SetValue(TensorDict& node, const NestedKey& path, const py::object& value, int depth) {
+void SetValue(TensorDict& node, const NestedKey& path, const py::object& value, int depth,
+              const Above* above) {
   if (IsTensor(value.ptr())) {
     RaiseIfError(node.Set(path, TensorOf(value.ptr())));
   } else if (value.is_none()) {
@@ -70,13 +103,14 @@ void SetValue(TensorDict& node, const NestedKey& path, const py::object& value, 
     RaiseIfError(node.Set(path, TensorDictOf(value.attr("_leafpack_positions")().ptr())));
   } else {
     TensorDict child(node.batch_size());
-    Fill(child, value, depth);
+    const Above here = {above, path};
+    Fill(child, value, depth, &here);
     RaiseIfError(node.Set(path, std::move(child)));
   }
 }
 
 void SetItem(TensorDict& self, const py::object& key, const py::object& value) {
-  SetValue(self, KeyFromPython(key), value, 0);
+  SetValue(self, KeyFromPython(key), value, 0, nullptr);
 }
 
 py::object GetItem(const TensorDict& self, const py::object& key) {

@@ -105,6 +105,12 @@ at::Scalar ScalarFromPython(const py::handle& number) {
     return at::Scalar(
         c10::complex<double>(PyComplex_RealAsDouble(object), PyComplex_ImagAsDouble(object)));
   }
+  // Numbers of numpy, of any dtype.
+  if (py::hasattr(number, "__array_interface__") && py::hasattr(number, "item") &&
+      py::len(number.attr("shape")) == 0) {
+    const py::object item = number.attr("item")();
+    if (!py::hasattr(item, "__array_interface__")) return ScalarFromPython(item);
+  }
   throw py::type_error(absl::StrCat("expected a number, not ", TypeName(object)));
 }
 

@@ -51,8 +51,12 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "tensordict/nested_key.h"
 #include "tensordict/ops/walk.h"
+#include "tensordict/ops/writable.h"
 
 namespace leafpack {
 namespace {
@@ -204,17 +208,40 @@ absl::StatusOr<TensorDict> MapPairs(std::string_view op, const TensorDict& a, co
   return internal::WithTensors(op, a, results);
 }
 
+// Runs `kernel(tensors, operands...)`, whose operands are lists of as many tensors, once all tensors
+// are known to take what it writes.
+template <typename Kernel, typename... Operands>
+absl::Status RunChecked(std::string_view op, const TensorDict& tree, const Tensors& tensors,
+                        const Kernel& kernel, const Operands&... operands) {
+  if (tensors.empty()) return absl::OkStatus();
+  const absl::InlinedVector<absl::Span<const at::Tensor>, 2> lists = {
+      absl::Span<const at::Tensor>(operands)...};
+  absl::Status checked = internal::CheckInPlace(
+      op, tree, tensors, lists,
+      [&](const at::Tensor& tensor, absl::Span<const at::Tensor> of_operands) {
+        if constexpr (sizeof...(operands) == 0) {
+          kernel(Tensors{tensor});
+        } else if constexpr (sizeof...(operands) == 1) {
+          kernel(Tensors{tensor}, Tensors{of_operands[0]});
+        } else {
+          kernel(Tensors{tensor}, Tensors{of_operands[0]}, Tensors{of_operands[1]});
+        }
+      });
+  if (!checked.ok()) return checked;
+  try {
+    kernel(tensors, operands...);
+  } catch (...) {
+    const NestedKey path = internal::PathOfTensor(tree, 0);
+    return CaughtAt(op, &path);
+  }
+  return absl::OkStatus();
+}
+
 template <typename Kernel>
 absl::Status InPlace(std::string_view op, const TensorDict& tree, const Kernel& kernel) {
   const absl::StatusOr<Tensors> tensors = internal::TensorsOf(op, tree);
   if (!tensors.ok()) return tensors.status();
-  if (tensors->empty()) return absl::OkStatus();
-  try {
-    kernel(*tensors);
-  } catch (...) {
-    return CaughtAt(op, nullptr);
-  }
-  return absl::OkStatus();
+  return RunChecked(op, tree, *tensors, kernel);
 }
 
 template <typename Kernel>
@@ -222,22 +249,18 @@ absl::Status InPlace(std::string_view op, const TensorDict& a, const TensorDict&
                      const Kernel& kernel) {
   const absl::StatusOr<TensorPairs> pairs = internal::PairsOf(op, a, b);
   if (!pairs.ok()) return pairs.status();
-  if (pairs->a.empty()) return absl::OkStatus();
-  try {
-    kernel(pairs->a, pairs->b);
-  } catch (...) {
-    return CaughtAt(op, nullptr);
-  }
-  return absl::OkStatus();
+  return RunChecked(op, a, pairs->a, kernel, pairs->b);
 }
 
 // `kernel` gets the tensors of a, b and c.
 template <typename Kernel>
 absl::Status InPlace(std::string_view op, const TensorDict& a, const TensorDict& b,
                      const TensorDict& c, const Kernel& kernel) {
+  const absl::StatusOr<TensorPairs> pairs = internal::PairsOf(op, a, b);
+  if (!pairs.ok()) return pairs.status();
   const absl::StatusOr<TensorPairs> third = internal::PairsOf(op, a, c);
   if (!third.ok()) return third.status();
-  return InPlace(op, a, b, [&](const Tensors& x, const Tensors& y) { kernel(x, y, third->b); });
+  return RunChecked(op, a, pairs->a, kernel, pairs->b, third->b);
 }
 
 }  // namespace
@@ -263,6 +286,18 @@ absl::Status ApplyInPlace(BinaryOp op, const TensorDict& a, const TensorDict& b)
 
 absl::Status ApplyInPlace(BinaryOp op, const TensorDict& a, const at::Scalar& b) {
   return InPlace(BinaryOpName(op), a, [&](const Tensors& x) { RunInPlace(op, x, b); });
+}
+
+absl::Status ApplyInPlace(BinaryOp op, const TensorDict& a, const std::vector<at::Tensor>& b) {
+  const std::string_view name = BinaryOpName(op);
+  const absl::StatusOr<Tensors> tensors = internal::TensorsOf(name, a);
+  if (!tensors.ok()) return tensors.status();
+  if (b.size() != tensors->size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": ", b.size(), " operands for ", tensors->size(), " tensors"));
+  }
+  return RunChecked(name, a, *tensors,
+                    [&](const Tensors& x, const Tensors& y) { RunInPlace(op, x, y); }, b);
 }
 
 absl::StatusOr<TensorDict> Add(const TensorDict& a, const TensorDict& b, const at::Scalar& alpha) {
@@ -358,6 +393,10 @@ absl::StatusOr<at::Tensor> ClipNormInPlace(const TensorDict& tree, double max_no
   }
   const absl::StatusOr<Tensors> tensors = internal::TensorsOf(kOp, tree);
   if (!tensors.ok()) return tensors.status();
+  {
+    const c10::NoGradGuard no_grad;
+    if (absl::Status s = internal::CheckWritable(kOp, tree); !s.ok()) return s;
+  }
   const absl::StatusOr<at::Tensor> norm = Norm(tree, ord);
   if (!norm.ok() || tensors->empty()) return norm;
   try {

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -24,9 +25,9 @@ namespace leafpack {
 // undefined tensor, and the other a tensor, or where values that are no tensors differ. Leaves of
 // one path broadcast and promote as torch does; in a result whose batch size would not fit any
 // more, InvalidArgument names the path. Undefined tensors and values that are no tensors are taken
-// over. Operations in place write values only, also in a locked tree; torch's errors (a dtype that
-// would not fit, a leaf that requires grad) become InvalidArgument, and leaves before it may have
-// been written.
+// over. Operations in place write values only, also in a locked tree. InvalidArgument, naming the
+// path, before the first leaf is written: a result whose dtype or shape a leaf cannot take, a leaf that
+// was expanded, or that requires grad while autograd records.
 
 enum class BinaryOp : uint8_t { kAdd, kSub, kMul, kDiv, kPow, kMaximum, kMinimum };
 std::string_view BinaryOpName(BinaryOp op);
@@ -35,6 +36,8 @@ absl::StatusOr<TensorDict> Apply(BinaryOp op, const TensorDict& a, const TensorD
 absl::StatusOr<TensorDict> Apply(BinaryOp op, const TensorDict& a, const at::Scalar& b);
 absl::Status ApplyInPlace(BinaryOp op, const TensorDict& a, const TensorDict& b);
 absl::Status ApplyInPlace(BinaryOp op, const TensorDict& a, const at::Scalar& b);
+// With one tensor of `b` for each defined tensor of `a`, in canonical order.
+absl::Status ApplyInPlace(BinaryOp op, const TensorDict& a, const std::vector<at::Tensor>& b);
 
 // a + alpha * b, a - alpha * b.
 absl::StatusOr<TensorDict> Add(const TensorDict& a, const TensorDict& b,

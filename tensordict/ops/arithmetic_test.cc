@@ -131,6 +131,36 @@ TEST(ArithmeticTest, ErrorsNameThePath) {
   ExpectError(AddInPlace(weights, x), "requires grad");
 }
 
+TEST(ArithmeticTest, NothingIsWrittenUnlessAllLeavesTakeIt) {
+  const auto refused = [](const TensorDict& tree, const std::string& text, const auto& run) {
+    LEAFPACK_ASSIGN_OR_FAIL(const TensorDict before, Clone(tree));
+    ExpectError(run(tree), text);
+    EXPECT_TRUE(*Equal(tree, before)) << text;
+  };
+  const auto with = [](at::Tensor leaf) {
+    return *TensorDict::Make({{"a", at::full({3}, 4.0)}, {"n", {{"z", std::move(leaf)}}}});
+  };
+  const auto half = [](const TensorDict& tree) { return ApplyInPlace(BinaryOp::kMul, tree, 0.5); };
+  const auto root = [](const TensorDict& tree) { return ApplyInPlace(UnaryOp::kSqrt, tree); };
+  const auto add = [](const TensorDict& tree) { return AddInPlace(tree, *Clone(tree), 2); };
+  refused(with(at::ones({3}, at::kLong)), "mul: n.z: ", half);
+  refused(with(at::ones({3}, at::kLong)), "sqrt: n.z: ", root);
+  refused(with(at::ones({1}).expand({3})), "mul: n.z: elements of it lie at one place", half);
+  refused(with(at::ones({1}).expand({3})), "add: n.z: elements of it lie at one place", add);
+  refused(with(at::ones({3}).requires_grad_()), "sqrt: n.z: it is a leaf of autograd", root);
+  refused(with(at::ones({3})), "add: n.z: values of shape [2, 3] do not fit", [&](const auto& tree) {
+    return AddInPlace(tree, with(at::ones({2, 3})));
+  });
+  refused(with(at::ones({3}, at::kLong)), "add: n.z: ", [&](const auto& tree) {
+    return AddInPlace(tree, with(at::ones({3})));
+  });
+  refused(with(at::ones({3}, at::kLong)), "mul: n.z: ", [](const auto& tree) {
+    return ApplyInPlace(BinaryOp::kMul, tree, std::vector<at::Tensor>(2, at::full({}, 0.5)));
+  });
+  EXPECT_TRUE(add(with(at::ones({3}, at::kLong))).ok());
+  EXPECT_TRUE(AddInPlace(with(at::ones({3})), with(at::ones({3}, at::kLong))).ok());
+}
+
 TEST(ArithmeticTest, EmptyTreesAndEmptyLeaves) {
   const TensorDict none;
   EXPECT_TRUE(Add(none, none)->empty());

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tensordict/ops/walk.h"
+#include "tensordict/ops/writable.h"
 
 namespace leafpack {
 
@@ -71,6 +72,7 @@ absl::Status ZeroInPlace(const TensorDict& tree) {
   const absl::StatusOr<std::vector<at::Tensor>> tensors = internal::TensorsOf("zero", tree);
   if (!tensors.ok()) return tensors.status();
   if (tensors->empty()) return absl::OkStatus();
+  if (absl::Status s = internal::CheckWritable("zero", tree); !s.ok()) return s;
   try {
     at::_foreach_zero_(*tensors);
   } catch (...) {

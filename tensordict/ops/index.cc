@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "tensordict/dtype.h"
 #include "tensordict/ops/walk.h"
+#include "tensordict/ops/writable.h"
 
 namespace leafpack {
 namespace {
@@ -314,6 +315,7 @@ absl::Status SetIndex(TensorDict& tree, const std::vector<IndexItem>& index,
                                   " behind the batch"));
     }
     if (absl::Status s = CheckDtype(path, to, from, cast); !s.ok()) return s;
+    if (absl::Status s = internal::CheckWritable(kSet, path, to); !s.ok()) return s;
     changes.push_back({path, to, from});
   }
   for (const Change& change : changes) {
@@ -326,6 +328,7 @@ absl::Status SetIndex(TensorDict& tree, const std::vector<IndexItem>& index,
                       const at::Scalar& value) {
   const absl::StatusOr<Plan> plan = MakePlan(tree.batch_size(), index);
   if (!plan.ok()) return plan.status();
+  if (absl::Status s = internal::CheckWritable(kSet, tree); !s.ok()) return s;
   return internal::VisitTensors(kSet, tree, [&](const at::Tensor& leaf) {
     at::Tensor target = leaf;
     target.index_put_(plan->items, value);
@@ -342,6 +345,7 @@ absl::Status SetIndex(TensorDict& tree, const NestedKey& key, const std::vector<
     return ErrorAt(kSet, key, "one of the two is undefined");
   }
   if (absl::Status s = CheckDtype(key, *leaf, value, cast); !s.ok()) return s;
+  if (absl::Status s = internal::CheckWritable(kSet, key, *leaf); !s.ok()) return s;
   return Put(key, *leaf, *plan, value);
 }
 

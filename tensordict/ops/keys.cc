@@ -10,6 +10,7 @@
 #include "tensordict/dtype.h"
 #include "tensordict/ops/items.h"
 #include "tensordict/ops/walk.h"
+#include "tensordict/ops/writable.h"
 
 namespace leafpack {
 namespace {
@@ -63,7 +64,7 @@ absl::Status CheckCopy(std::string_view op, const NestedKey& key, at::IntArrayRe
                                 DtypeName(leaf.scalar_type()),
                                 "; ask for a cast if it is meant"));
   }
-  return absl::OkStatus();
+  return internal::CheckWritable(op, key, leaf);
 }
 
 absl::Status Copy(std::string_view op, const NestedKey& key, const at::Tensor& leaf,
@@ -284,6 +285,7 @@ absl::Status Load(TensorDict& tree, const TensorDict& state, const LoadOptions& 
   };
   std::vector<Change> changes;
   absl::Status status;
+  const c10::NoGradGuard no_grad;
   Walk(tree, kLeaves, [&](const NestedKey& path, const Value& old) {
     if (!status.ok()) return;
     const Value* value = FindValue(state, path);
@@ -317,6 +319,10 @@ absl::Status Load(TensorDict& tree, const TensorDict& state, const LoadOptions& 
                                       "; ask for a cast if it is meant"));
         return;
       }
+      if (!options.assign) {
+        status = internal::CheckWritable(kOp, path, to);
+        if (!status.ok()) return;
+      }
     }
     changes.push_back({path, const_cast<Value*>(&old), *value});
   });
@@ -330,10 +336,10 @@ absl::Status Load(TensorDict& tree, const TensorDict& state, const LoadOptions& 
     });
     if (!status.ok()) return status;
   }
-  if (options.assign && tree.is_locked()) {
-    return absl::FailedPreconditionError(absl::StrCat(kOp, ": the tree is locked"));
+  if (options.assign && tree.is_locked() && !changes.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(kOp, ": ", changes.front().path.ToString(), ": the tree is locked"));
   }
-  const c10::NoGradGuard no_grad;
   for (Change& change : changes) {
     const auto* from = std::get_if<at::Tensor>(&change.value);
     if (from == nullptr) {

@@ -76,7 +76,7 @@ TEST(KeysTest, SetInPlaceWritesIntoTheTensor) {
   ASSERT_TRUE(SetInPlace(scalar, "x", at::ones({})).ok());
   EXPECT_EQ(scalar.Get("x")->item<double>(), 1);
   scalar.Get("w")->requires_grad_(true);
-  ExpectError(SetInPlace(scalar, "w", at::zeros({2})), "w: a leaf Variable that requires grad");
+  ExpectError(SetInPlace(scalar, "w", at::zeros({2})), "w: it is a leaf of autograd that requires grad");
 }
 
 TEST(KeysTest, Rename) {

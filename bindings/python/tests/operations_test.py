@@ -237,6 +237,160 @@ def test_as_tensordict(name, run, tree):
     assert_same(ours, theirs, "the tree itself")
 
 
+# Operands that are no trees, and how they are used.
+_OPERANDS = {
+    "row": torch.tensor([1.0, 2.0]), "one": torch.tensor([3.0]), "scalar": torch.tensor(2.0),
+    "column": torch.tensor([[1.0], [2.0]]), "larger batch": torch.arange(1.0, 7.0).view(3, 2),
+    "unfit": torch.ones(3), "whole": torch.tensor([1, 2]), "numpy": np.float32(2), "numpy int": np.int64(2),
+}  # fmt: skip
+_USES = {}
+for _name in (
+    "add sub mul div pow maximum minimum clamp_min clamp_max rsub mod add_ sub_ mul_ div_ pow_ maximum_ minimum_"
+    " clamp_min_ clamp_max_"
+).split():
+    _USES[_name] = lambda t, x, name=_name: getattr(t, name)(x)
+for _name in "add sub mul truediv pow mod eq ne lt le gt ge iadd isub imul itruediv ipow".split():
+    _USES["operator " + _name] = lambda t, x, name=_name: getattr(operator, name)(t, x)
+for _name in "add sub mul eq lt".split():
+    _USES["reversed " + _name] = lambda t, x, name=_name: getattr(operator, name)(x, t)
+for _name in "add sub mul div pow maximum minimum rsub".split():
+    _USES["torch " + _name] = lambda t, x, name=_name: getattr(torch, name)(t, x)
+_USES |= {
+    "add alpha": lambda t, x: t.add(x, alpha=2),
+    "clamp": lambda t, x: t.clamp(x, x + 1),
+    "clamp one": lambda t, x: t.clamp(max=x),
+    "clamp by keyword": lambda t, x: t.clamp(min=x, max=x + 1),
+    "and": lambda t, x: (t > 2) & (x > 1),
+    "or": lambda t, x: (t > 2) | (x > 1),
+    "xor": lambda t, x: (t > 2) ^ (x > 1),
+    "logical_and": lambda t, x: t.logical_and(x),
+}
+
+
+def _small(kind, batch_size):
+    children = {"a": torch.arange(1.0, 7.0).view(2, 3), "d": torch.arange(1.0, 5.0).view(2, 2)}
+    return kind({**children, "n": kind({"b": torch.arange(1.0, 3.0)}, batch_size)}, batch_size)
+
+
+@pytest.mark.parametrize("use", _USES)
+@pytest.mark.parametrize("operand", _OPERANDS)
+@pytest.mark.parametrize("batch_size", [[2], []])
+def test_operands_are_aligned_as_in_tensordict(use, operand, batch_size):
+    value, numbers = _OPERANDS[operand], operand.startswith("numpy")
+    if numbers and use.startswith(("reversed", "and", "or", "xor", "logical", "torch")):
+        pytest.skip("tensordict takes none of numpy's numbers there")
+    ours, theirs = _small(OURS, batch_size), _small(THEIRS, batch_size)
+    before = ours.clone()
+    try:
+        wanted = _USES[use](theirs, value)
+    except Exception:  # noqa: BLE001 - whichever class they have for it
+        wanted = None
+    in_place = use.endswith("_") or use.startswith("operator i")
+    if wanted is None or (in_place and wanted.batch_size != before.batch_size):
+        with pytest.raises((ValueError, RuntimeError, TypeError)):
+            _USES[use](ours, value)
+        assert ours.equal(before)
+        return
+    assert_same(_USES[use](ours, value), wanted)
+    assert_same(ours, theirs, "the tree itself")
+
+
+def test_a_tensor_divided_by_a_tree():  # where tensordict rounds twice
+    ours, value = _small(OURS, [2]), torch.tensor([1.0, 2.0])
+    torch.testing.assert_close((value / ours)["a"], value[:, None] / ours["a"], rtol=0, atol=0)
+
+
+def test_numbers_of_numpy_in_front_of_a_tree():
+    tree = OURS({"a": torch.tensor([1.0, 2.0])})
+    assert (np.float32(2) * tree)["a"].tolist() == [2, 4]
+    assert (np.float64(3) - tree)["a"].tolist() == [2, 1]
+    tree[...] = np.float32(5)
+    assert tree["a"].tolist() == [5, 5]
+    assert tree.add(tree, alpha=np.float32(2))["a"].tolist() == [15, 15]
+
+
+# In place; each must refuse the second leaf before it writes the first, and name it.
+_IN_PLACE = {
+    "add_": (lambda t: t.add_(1.5), ("int", "expanded", "grad")),
+    "mul_ tensor": (lambda t: t.mul_(torch.tensor(1.5)), ("int", "expanded", "grad")),
+    "sqrt_": (lambda t: t.sqrt_(), ("int", "expanded", "grad")),
+    "tree add_": (lambda t: t.add_(t.apply(lambda x: x.detach() + 0.5)), ("int", "expanded", "grad")),
+    "lerp_": (lambda t: t.lerp_(t.apply(lambda x: x.detach().float() + 0.5), 0.5), ("int", "expanded", "grad")),
+    "clamp_min_": (lambda t: t.clamp_min_(4.5), ("int", "expanded", "grad")),
+    "zero_": (lambda t: t.zero_(), ("expanded", "grad")),
+    "set index": (lambda t: t.__setitem__(slice(None), t.detach().clone()), ("expanded", "grad")),
+    "set number": (lambda t: t.__setitem__(slice(None), 2), ("expanded", "grad")),
+    "update_": (lambda t: t.update_(t.detach().clone()), ("expanded", "grad")),
+    "set_": (lambda t: t.set_("b", torch.ones(3)), ("expanded", "grad")),
+    "apply_": (lambda t: t.apply_(lambda x: x * 2), ("expanded",)),
+    "load_state_dict": (lambda t: t.load_state_dict(t.clone().state_dict()), ("expanded",)),
+}
+_UNWRITABLE = {
+    "int": lambda: torch.tensor([1, 2, 3]),
+    "expanded": lambda: torch.zeros(1).expand(3),
+    "grad": lambda: torch.ones(3, requires_grad=True),
+}
+
+
+@pytest.mark.parametrize(
+    ("run", "leaf"), [pytest.param(f, k, id=f"{n} {k}") for n, (f, kinds) in _IN_PLACE.items() for k in kinds]
+)
+def test_nothing_is_written_unless_all_leaves_take_it(run, leaf):
+    tree = OURS({"a": torch.tensor([1.0, 2.0, 3.0]), "b": _UNWRITABLE[leaf]()}, [3])
+    before = tree.detach().clone()
+    with pytest.raises((ValueError, RuntimeError), match=r"\bb\b: "):
+        run(tree)
+    assert tree.detach().equal(before)
+
+
+def test_consolidated_trees_of_several_dtypes_are_saved():
+    base = torch.arange(6.0)
+    tree = OURS(
+        {"a": base, "same": base, "n": {"i": torch.arange(3), "h": torch.ones(2).half(), "e": torch.zeros(0)}, "s": "x"}
+    ).consolidate()
+    tree["n"].lock_()
+    assert tree["a"].data_ptr() == tree["same"].data_ptr()
+    whole = io.BytesIO()
+    torch.save([tree, tree["n"]], whole)
+    whole.seek(0)
+    loaded, _ = torch.load(whole, weights_only=False)
+    assert loaded.equal(tree) and loaded["n"].is_locked and not loaded.is_locked
+    assert loaded["a"].data_ptr() == loaded["same"].data_ptr()
+    assert tree.is_consolidated() and copy.deepcopy(tree).is_consolidated()
+    assert pickle.loads(pickle.dumps(tree)).equal(tree)
+    stack = leafpack.lazy_stack([OURS({"x": torch.ones(n), "y": torch.arange(n)}) for n in (1, 2)]).consolidate()
+    file = io.BytesIO()
+    torch.save(stack, file)
+    file.seek(0)
+    assert torch.load(file, weights_only=False).equal(stack)
+    with pytest.raises(RuntimeError, match="different types"):  # docs/tensordict.md says so
+        torch.save(tree.state_dict(), io.BytesIO())
+
+
+def test_memory_formats():
+    tree = OURS({"x": torch.ones(2, 3, 4, 5), "n": {"y": torch.ones(1, 2, 3, 4)}})
+    moved = tree.to(torch.float64, memory_format=torch.channels_last)
+    assert moved["x"].is_contiguous(memory_format=torch.channels_last) and moved["n", "y"].dtype is torch.float64
+    assert not moved["x"].is_contiguous() and moved["x"].equal(tree["x"].double())
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        (lambda t: t.set(("q", "n"), {"r": object()}), "q.n.r: "),
+        (lambda t: t.set("q", object()), "q: "),
+        (lambda t: t.set("q", {"l": [torch.ones(1), object()]}), "q.l[1]: "),
+        (lambda t: OURS({"q": {"n": object()}}), "q.n: "),
+        (lambda t: t.set_("a", 3), "a: 3 of type int is no tensor"),
+        (lambda t: t.load_state_dict(None), "NoneType is no state dict"),
+    ],
+)
+def test_errors_give_the_whole_path(run, words):
+    with pytest.raises((TypeError, ValueError)) as caught:
+        run(both("flat")[0])
+    assert words in str(caught.value)
+
+
 # Both refuse. Name, function, tree, our exception, a word of its text.
 ERRORS = [
     ("missing key", lambda t: t["q"], "flat", KeyError, "q"),

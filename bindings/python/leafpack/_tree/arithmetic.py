@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from leafpack._tree.common import TensorDict, ops, tensors_of
-from leafpack._tree.compare import is_operand
+from leafpack._tree.common import Aligned, TensorDict, by_position, leafwise, ops, tensors_of
+from leafpack._tree.compare import LEAF_OPERANDS, is_operand
 from leafpack._tree.interop import as_tree
 
 
@@ -41,13 +41,17 @@ def _operation(name, inplace=False):
     per_leaf = getattr(torch, name)
 
     def method(self, other, *, default=None):
-        if default is not None and not isinstance(other, torch.Tensor):
+        if default is not None and not isinstance(other, (torch.Tensor, Aligned)):
             self, other = _completed(self, as_tree(other, self, "other"), default)
-        if isinstance(other, torch.Tensor):
+        if isinstance(other, (torch.Tensor, Aligned)):
             if not inplace:
-                return ops.apply(self, lambda leaf: per_leaf(leaf, other), (), "none", None, None)
-            for leaf in tensors_of(self):
-                getattr(leaf, name + "_")(other)
+                return leafwise(self, per_leaf, other, what=name)
+            each = getattr(ops, name + "_each")
+            if isinstance(other, Aligned):
+                _, fitting = other.beside(self, name + "_", inplace=True)
+                each(self, [fitting(leaf) for leaf in tensors_of(self)])
+            else:
+                each(self, [other] * len(tensors_of(self)))
             return self
         if not isinstance(other, (TensorDict, int, float, complex)):
             other = as_tree(other, self, "other")
@@ -65,21 +69,23 @@ def _operation(name, inplace=False):
         f"torch.{name} of all tensors with a number, a tensor, or the tensors of another tree"
         + (", in place." if inplace else ".")
     )
-    return method
+    return by_position(method)
 
 
 def _scaled(name, inplace=False):
-    plain = _operation(name, inplace)
+    plain = _operation(name, inplace).__wrapped__
     whole = getattr(ops, f"{name}_scaled" + ("_" if inplace else ""))
 
     def method(self, other, *, alpha=None, default=None):
         if alpha is None and default is None:
             return plain(self, other)
-        if default is not None and not isinstance(other, (torch.Tensor, int, float, complex)):
+        if default is not None and not isinstance(other, LEAF_OPERANDS):
             self, other = _completed(self, as_tree(other, self, "other"), default)
         if alpha is None:
             return plain(self, other)
-        if isinstance(other, (torch.Tensor, int, float, complex)):
+        if isinstance(other, Aligned):
+            return plain(self, Aligned(other.tensor * alpha))
+        if isinstance(other, LEAF_OPERANDS):
             return plain(self, other * alpha)
         result = whole(self, as_tree(other, self, "other"), alpha)
         return self if inplace else result
@@ -92,7 +98,7 @@ def _scaled(name, inplace=False):
 
     method.__name__ = plain.__name__
     method.__doc__ = plain.__doc__[:-1] + ", times `alpha`."
-    return method
+    return by_position(method)
 
 
 def _operator(method, inplace=False):
@@ -147,39 +153,59 @@ def addcdiv(self, other1, other2, *, value=1):
     return addcdiv_(ops.clone(self, True), other1, other2, value=value)
 
 
+@by_position
 def clamp(self, min=None, max=None, *, out=None):
     """torch.clamp of all tensors, with numbers, tensors or trees."""
-    trees = tuple(as_tree(bound, self) for bound in (min, max) if not _plain_operand(bound))
+    bounds = (min, max)
+    if min is None or max is None:  # as clamp_min and clamp_max, also by keyword
+        bounds = [Aligned(b) if isinstance(b, torch.Tensor) and b.dim() else b for b in bounds]
+    if all(_plain_operand(bound) for bound in bounds):
+        result = leafwise(self, torch.clamp, *_alike(self, bounds), what="clamp")
+    else:
+        trees = tuple(as_tree(bound, self) for bound in bounds if not _plain_operand(bound))
+        if any(isinstance(bound, Aligned) for bound in bounds):
+            raise TypeError("clamp: the bounds are a tree and a tensor with dimensions: give two of one kind")
 
-    def clamped(leaf, *bounds):
-        bounds = list(bounds)
-        low = min if _plain_operand(min) else bounds.pop(0)
-        high = max if _plain_operand(max) else bounds.pop(0)
-        return torch.clamp(leaf, low, high)
+        def clamped(leaf, *given):
+            given = iter(given)
+            return torch.clamp(leaf, *[b if _plain_operand(b) else next(given) for b in bounds])
 
-    result = ops.apply(self, clamped, trees, "none", None, None)
+        result = ops.apply(self, clamped, trees, "none", None, None)
     if out is None:
         return result
     ops.update_in_place(out, result, False)
     return out
 
 
+def _alike(tree, bounds):
+    """torch takes no number beside a tensor."""
+    if not any(isinstance(bound, (torch.Tensor, Aligned)) for bound in bounds):
+        return bounds
+    return [torch.tensor(b) if isinstance(b, (int, float)) else b for b in bounds]
+
+
 def _plain_operand(value):
-    return value is None or isinstance(value, (torch.Tensor, int, float))
+    return value is None or isinstance(value, (torch.Tensor, Aligned, int, float))
 
 
 def _per_leaf(name, inplace=False):
     """A method for torch's function of two tensors that has no kernel for many."""
-    function = getattr(torch.Tensor, name + "_" if inplace else name)
+    function = getattr(torch.Tensor, name)
 
     def method(self, other, *, default=None):
-        if default is not None and not isinstance(other, torch.Tensor):
-            self, other = _completed(self, as_tree(other, self, "other"), default)
-        if isinstance(other, (torch.Tensor, int, float, complex)):
-            result = ops.apply(self, lambda leaf: function(leaf, other), (), "none", None, None)
+        tree = self
+        if default is not None and not isinstance(other, (torch.Tensor, Aligned)):
+            tree, other = _completed(self, as_tree(other, self, "other"), default)
+        if inplace and isinstance(other, Aligned):
+            other.beside(self, name + "_", inplace=True)
+        if isinstance(other, LEAF_OPERANDS):
+            result = leafwise(tree, function, other, what=name)
         else:
-            result = ops.apply(self, function, (as_tree(other, self, "other"),), "none", None, None)
-        return self if inplace else result
+            result = ops.apply(tree, function, (as_tree(other, self, "other"),), "none", None, None)
+        if not inplace:
+            return result
+        ops.update_in_place(self, result, False)
+        return self
 
     if inplace:
         with_default = method
@@ -191,7 +217,7 @@ def _per_leaf(name, inplace=False):
     method.__doc__ = f"torch.{name} of all tensors with a number, a tensor or another tree" + (
         ", in place." if inplace else "."
     )
-    return method
+    return by_position(method)
 
 
 def _question(name):
@@ -205,17 +231,19 @@ def _question(name):
     return method
 
 
+@by_position
 def rsub(self, other, *, alpha=None, default=None):
     """other - alpha * self."""
-    if default is not None and not isinstance(other, (torch.Tensor, int, float, complex)):
+    if default is not None and not isinstance(other, LEAF_OPERANDS):
         self, other = _completed(self, as_tree(other, self, "other"), default)
     subtracted = self if alpha is None else METHODS["mul"](self, alpha)
-    return METHODS["neg"](METHODS["sub"](subtracted, other))
+    return METHODS["neg"](METHODS["sub"].__wrapped__(subtracted, other))
 
 
+@by_position
 def mod(self, other):
     """torch.remainder of all tensors with a number, a tensor or another tree."""
-    return _REMAINDER(self, other)
+    return _REMAINDER.__wrapped__(self, other)
 
 
 def norm(self, *, ord=2.0, dtype=None):
@@ -243,12 +271,14 @@ _REMAINDER = _per_leaf("remainder")
 
 def _extreme_in_place(name):
     def method(self, other):
-        ops.update_in_place(self, METHODS[name](self, other), False)
+        if isinstance(other, Aligned):
+            other.beside(self, name + "_", inplace=True)
+        ops.update_in_place(self, METHODS[name].__wrapped__(self, other), False)
         return self
 
     method.__name__ = name + "_"
     method.__doc__ = f"{name} in place."
-    return method
+    return by_position(method)
 
 
 METHODS = {

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from leafpack._tree.common import TensorDict, ops
+from leafpack._tree.common import Aligned, TensorDict, by_position, leafwise, number, ops
 from leafpack._tree.interop import as_tree
 
 
@@ -41,29 +41,35 @@ def equal(self, other):
     return ops.equal(self, as_tree(other, self, "other"))
 
 
+# What stands beside each leaf, in place of a tree.
+LEAF_OPERANDS = (torch.Tensor, Aligned, int, float, complex)
+
+
 def is_operand(other):
-    return isinstance(other, (TensorDict, torch.Tensor, bool, int, float, complex, Mapping)) or (
-        hasattr(other, "batch_size")
-    )
+    other = number(other)
+    return isinstance(other, (TensorDict, *LEAF_OPERANDS, Mapping)) or hasattr(other, "batch_size")
 
 
 def _elementwise(name, function):
     def method(self, other):
         if not is_operand(other):
             return NotImplemented
-        if isinstance(other, (torch.Tensor, int, float, complex)):
-            return ops.apply(self, lambda leaf: function(leaf, other), (), "none", None, None)
+        other = number(other)
+        if isinstance(other, LEAF_OPERANDS):
+            return leafwise(self, function, other, what=name)
         return ops.apply(self, function, (as_tree(other, self),), "none", None, None)
 
     method.__name__ = name
-    return method
+    # tensordict aligns operands of & alone with the last dimensions, as torch does.
+    return method if name == "__and__" else by_position(method)
 
 
+@by_position
 def __eq__(self, other):
     if not is_operand(other):
         return NotImplemented
-    if isinstance(other, (torch.Tensor, int, float, complex)):
-        return ops.apply(self, lambda leaf: torch.eq(leaf, other), (), "none", None, None)
+    if isinstance(other, LEAF_OPERANDS):
+        return leafwise(self, torch.eq, other, what="__eq__")
     return ops.elements_equal(self, as_tree(other, self))
 
 
@@ -93,6 +99,7 @@ METHODS = {
 METHODS |= {name: _elementwise(name, function) for name, function in _COMPARISONS.items()}
 METHODS |= {
     "__hash__": None,
+    "__array_ufunc__": None,  # numpy's numbers leave operations to the tree
     "__rand__": METHODS["__and__"],
     "__ror__": METHODS["__or__"],
     "__rxor__": METHODS["__xor__"],

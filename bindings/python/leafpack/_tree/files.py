@@ -15,7 +15,11 @@ from leafpack._tree.interop import as_tree
 
 
 def state_dict(self, destination=None, prefix="", keep_vars=False, flatten=True):
-    """The leaves in an OrderedDict, under their paths joined by dots; nested dicts without `flatten`."""
+    """The leaves in an OrderedDict, under their paths joined by dots; nested dicts without `flatten`.
+
+    They are the tensors themselves, not copies: of a consolidated tree with several dtypes torch.save refuses the dict.
+    Save the tree, or its clone's state_dict.
+    """
     result = collections.OrderedDict() if destination is None else destination
     source = ops.flatten_keys(self, ".") if flatten else self
     for key, value in ops.items(source, False, False):
@@ -32,6 +36,8 @@ def load_state_dict(self, state_dict, strict=True, assign=False, from_flatten=No
 
     At an error (a missing leaf, one too many if `strict`, another shape or dtype) nothing has changed.
     """
+    if not isinstance(state_dict, (Mapping, TensorDict)) and not hasattr(state_dict, "items"):
+        raise TypeError(f"load_state_dict: a {type(state_dict).__name__} is no state dict")
     paths = {}
     for key in ops.keys(self, True, True):
         paths[".".join(map(str, key)) if isinstance(key, tuple) else str(key)] = key

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
+from multiprocessing.reduction import ForkingPickler
 
 import torch
 
@@ -111,16 +113,73 @@ def _plain(value, batch_size):
     return tensordict.NonTensorData(value)
 
 
-def __reduce__(self):
-    children = ops.items(self, False, False)
+def _parts_of(self):
     device = self.device
-    return _rebuild, (
+    return (
         tuple(self.batch_size),
         self.names,
         None if device is None else str(device),
         self.is_locked,
-        children,
+        ops.items(self, False, False),
     )
+
+
+def __reduce__(self):
+    return _rebuild, _parts_of(dtypes_apart(self))
+
+
+def _reduce_shared(self):
+    """For processes, which share the memory of the tensors."""
+    return _rebuild, _parts_of(self)
+
+
+def __deepcopy__(self, memo):
+    return _rebuild(*copy.deepcopy(_parts_of(self), memo))
+
+
+def dtypes_apart(tree):
+    """`tree`, or one in which tensors of several dtypes in one storage are copies in a storage for each dtype.
+
+    torch.save takes no storage with two dtypes. Tensors of one dtype that overlap still do.
+    """
+    storages = {}
+    for path, leaf in ops.items(tree, True, True):
+        if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided and not leaf.is_meta:
+            address = leaf.untyped_storage().data_ptr()
+            if address:
+                storages.setdefault(address, {}).setdefault(leaf.dtype, []).append((path, leaf))
+    mixed = [group for kinds in storages.values() if len(kinds) > 1 for group in kinds.values()]
+    if not mixed:
+        return tree
+    result = ops.clone(tree, False)
+    for group in mixed:
+        begin = min(leaf.storage_offset() for _, leaf in group)
+        end = max(leaf.storage_offset() + _extent(leaf) for _, leaf in group)
+        with torch.no_grad():
+            first = group[0][1].detach()
+            run = first.as_strided((max(end - begin, 0),), (1,), begin).clone()
+            for path, leaf in group:
+                part = run.as_strided(leaf.shape, leaf.stride(), leaf.storage_offset() - begin)
+                part = part.conj() if leaf.is_conj() else part
+                part = torch._neg_view(part) if leaf.is_neg() else part
+                if isinstance(leaf, torch.nn.Parameter):
+                    part = torch.nn.Parameter(part, leaf.requires_grad)
+                else:
+                    part.requires_grad_(leaf.requires_grad)
+                result._set(path, part)
+    for path, node in ops.items(tree, True, False):
+        if isinstance(node, TensorDict) and node.is_locked:
+            ops.lock(result._get(path))
+    if tree.is_locked:
+        ops.lock(result)
+    return result
+
+
+def _extent(leaf):
+    """How many elements of the storage lie from the first to the last of the tensor."""
+    if leaf.numel() == 0:
+        return 0
+    return 1 + sum((size - 1) * stride for size, stride in zip(leaf.shape, leaf.stride()))
 
 
 def _rebuild(batch_size, names, device, locked, children):
@@ -143,4 +202,6 @@ METHODS = {
     "from_tensordict": classmethod(from_tensordict),
     "to_tensordict": to_tensordict,
     "__reduce__": __reduce__,
+    "__deepcopy__": __deepcopy__,
 }
+ForkingPickler.register(TensorDict, _reduce_shared)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from leafpack._tree.common import MISSING, NO_VALUE, TensorDict, into, is_key, ops
+from leafpack._tree.common import MISSING, NO_VALUE, TensorDict, into, is_key, number, ops
 from leafpack._tree.interop import as_tree
 
 
@@ -15,7 +15,9 @@ def __getitem__(self, key):
 def __setitem__(self, key, value):
     if is_key(key):
         self._set(key, value)
-    elif isinstance(value, (bool, int, float, complex)):
+        return
+    value = number(value)
+    if isinstance(value, (bool, int, float, complex)):
         ops.fill_index(self, key, value)
     elif isinstance(value, torch.Tensor):
         if value.dim() > 0:

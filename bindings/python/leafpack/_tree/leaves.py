@@ -110,7 +110,7 @@ def _handed_over(self, result, inplace, out, device, names, propagate_lock):
 
 
 def to(self, *args, **kwargs):
-    """As torch.Tensor.to: a device, a dtype, or a tensor that has both; `non_blocking`, `batch_size`.
+    """As torch.Tensor.to: a device, a dtype, or a tensor that has both; `non_blocking`, `memory_format`, `batch_size`.
 
     A tree in their place gives its device and its batch size.
     """
@@ -119,13 +119,17 @@ def to(self, *args, **kwargs):
         device, batch_size = args[0].device, args[0].batch_size
         args = () if device is None else (device,)
     if args or kwargs:
-        device, dtype, non_blocking, _ = torch._C._nn._parse_to(*args, **kwargs)
+        device, dtype, non_blocking, memory_format = torch._C._nn._parse_to(*args, **kwargs)
     else:
-        device, dtype, non_blocking = None, None, False
+        device, dtype, non_blocking, memory_format = None, None, False, None
+    result = ops.to(self, device, dtype, non_blocking)
+    if memory_format is not None:
+        result = ops.apply(
+            result, lambda leaf: leaf.to(memory_format=memory_format), (), "none", None, False
+        )
     if batch_size is not None:
-        result = ops.to(self, device, dtype, non_blocking)
-        return ops.apply(result, lambda leaf: leaf, (), "none", batch_size, False)
-    return ops.to(self, device, dtype, non_blocking)
+        result = ops.apply(result, lambda leaf: leaf, (), "none", batch_size, False)
+    return result
 
 
 def _of_dtype(name, dtype):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+from multiprocessing.reduction import ForkingPickler
+
 import torch
 
 from leafpack._tree.common import NO_VALUE, TensorDict, ops
-from leafpack._tree.interop import as_tree
+from leafpack._tree.interop import as_tree, dtypes_apart
 
 
 class LazyStack:
@@ -147,7 +150,16 @@ class LazyStack:
         return f"leafpack.LazyStack(batch_size={list(self.batch_size)}, stack_dim={self.stack_dim}:\n  {trees})"
 
     def __reduce__(self):
+        whole = TensorDict(dict(enumerate(self._dense_trees())))
+        apart = dtypes_apart(whole)
+        stack = self if apart is whole else self._around(iter(apart.values()))
+        return _rebuild, (stack.tensordicts, self.stack_dim, self.stack_dim_name)
+
+    def _reduce_shared(self):
         return _rebuild, (self.tensordicts, self.stack_dim, self.stack_dim_name)
+
+    def __deepcopy__(self, memo):
+        return _rebuild(copy.deepcopy(self.tensordicts, memo), self.stack_dim, self.stack_dim_name)
 
     # ---- Entries.
 
@@ -387,3 +399,6 @@ def _same(a, b):
 
 def _rebuild(trees, dim, name=None):
     return LazyStack(*trees, stack_dim=dim, stack_dim_name=name)
+
+
+ForkingPickler.register(LazyStack, LazyStack._reduce_shared)
