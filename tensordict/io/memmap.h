@@ -38,7 +38,7 @@ struct SaveMemmapOptions {
 // `overwrite` does not replace: a folder with other files, a file, a link to nothing. InvalidArgument for a path with
 // a zero byte (also of LoadMemmap). What the format cannot hold is refused by path before anything is written
 // (InvalidArgument): other positions than those below, the names shape, device, _type, _format_version, _class and _names,
-// names that are not UTF-8, undefined, sparse and meta tensors, and bytes among the values. Aliases
+// a node called meta.json, or x.memmap beside a leaf x, names that are not UTF-8, undefined, sparse and meta tensors, and bytes among the values. Aliases
 // are written as often as they stand in the tree. A node that has the positions 0, 1, ... is written
 // - as a LazyStackedTensorDict if trees of one batch size stand there (LazyStack::AsTree), along the
 //   dimension behind the node's own batch dimensions; names of dimensions are those of the trees;
@@ -55,10 +55,11 @@ enum class MapMode : uint8_t {
 // A LazyStackedTensorDict becomes a node with its trees at the positions 0, 1, ..., a NonTensorStack one
 // with values there; LazyStack::FromTree(tree, tree.batch_size().size()) makes the stack again. A stack
 // along one of the batch dimensions of the tree that holds it becomes one tree, whose leaves are copies.
-// NotFound if there is no such folder. InvalidArgument, naming file and key, if meta.json is no
-// JSON or lacks what it must have, a dtype is unknown, a file has another length than its shape
+// NotFound if there is no such folder, or one of its files is missing. InvalidArgument, naming file and key, if
+// meta.json is no JSON or lacks what it must have, a dtype is unknown, a device does not exist, tensordict lost the
+// entry of a leaf called shape, device or _type when it wrote the folder, a file has another length than its shape
 // says, is no regular file, or lies behind a link, or a leaf does not begin with the batch size.
-// Unimplemented, naming the key, for kinds of nodes that are neither of these nor plain values:
+// Unimplemented, naming file and value, for a _format_version above 1 and, naming the key, for kinds of nodes that are neither of these nor plain values:
 // tensorclasses, pickled objects; and for a stack along one of the batch dimensions of the tree that
 // holds it if its trees differ in keys or shapes. Nothing that a file says is executed. Files must not
 // be cut short while a leaf lives.

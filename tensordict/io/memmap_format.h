@@ -4,6 +4,7 @@
 
 #include <c10/core/ScalarType.h>
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -30,6 +31,9 @@ inline constexpr at::ScalarType kMemmapDtypes[] = {
     at::kFloat,  at::kBFloat16, at::kDouble,       at::kComplexFloat,  at::kComplexDouble,
     at::kFloat8_e4m3fn,         at::kFloat8_e5m2,
 };
+
+// The format that is written, and the newest that is read.
+inline constexpr int64_t kMemmapVersion = 1;
 
 // Whether meta.json of a tree keeps this name for itself.
 bool IsMemmapName(std::string_view name);

@@ -1,6 +1,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <c10/core/Device.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -77,6 +78,57 @@ absl::StatusOr<NonTensor> FromJson(const Json& json) {
   return absl::UnimplementedError("a dictionary is no plain value");
 }
 
+absl::Status CheckDevice(const Json* device, const std::string& where) {
+  if (device == nullptr || std::holds_alternative<std::monostate>(device->value)) return absl::OkStatus();
+  if (const std::string* name = device->text(); name != nullptr) {
+    if (*name == "None") return absl::OkStatus();
+    try {
+      (void)c10::Device(*name);
+      return absl::OkStatus();
+    } catch (...) {
+      // Told below.
+    }
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(where, ": the device ", internal::WriteJson(*device), " does not exist"));
+}
+
+// What all kinds of nodes say in their meta.json.
+absl::Status CheckFormat(const Json& meta, const std::string& file) {
+  // An object is a leaf of this name.
+  if (const Json* version = meta.Find("_format_version");
+      version != nullptr && !std::holds_alternative<Json::Object>(version->value)) {
+    const auto* number = std::get_if<int64_t>(&version->value);
+    if (number == nullptr || *number < 0 || *number > internal::kMemmapVersion) {
+      return absl::UnimplementedError(
+          absl::StrCat("file ", file, ": _format_version ", internal::WriteJson(*version),
+                       " cannot be read; versions up to ", internal::kMemmapVersion, " can"));
+    }
+  }
+  return CheckDevice(meta.Find("device"), absl::StrCat("file ", file));
+}
+
+// tensordict writes its own entries over those of leaves of these names; the files of the leaves stay.
+absl::Status CheckLost(const std::string& folder) {
+  for (const char* name : {"shape", "device", "_type"}) {
+    for (const char* rest : {".memmap", "/meta.json"}) {
+      const std::string file = absl::StrCat(name, rest);
+      struct stat info {};
+      if (lstat(absl::StrCat(folder, "/", file).c_str(), &info) != 0) continue;
+      return MemmapError(folder + "/meta.json",
+                         absl::StrCat("the entry of ", name, " was lost when the folder was written: ", file,
+                                      " is there, and nothing says what it holds"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// An entry that tensordict keeps although it has a name of the format's own.
+bool IsKeptLeaf(const std::string& key, const Json& entry) {
+  return (key == "_format_version" || key == "_class" || key == "_names") &&
+         (entry.Find("type") != nullptr || entry.Find("dtype") != nullptr);
+}
+
 // A file in memory.
 struct Mapping {
   std::string file;  // empty: writes do not reach it
@@ -106,7 +158,8 @@ class Loader {
     if (!batch.ok()) return batch.status();
     TensorDict tree(*batch);
     if (const Json* names = meta.Find("_names");
-        names != nullptr && !std::holds_alternative<std::monostate>(names->value)) {
+        names != nullptr && !std::holds_alternative<std::monostate>(names->value) &&
+        !IsKeptLeaf("_names", *names)) {
       const auto* items = std::get_if<Json::Array>(&names->value);
       if (items == nullptr) return MemmapError(file, "has no valid _names");
       std::vector<std::string> text;
@@ -120,8 +173,9 @@ class Loader {
         return MemmapError(file, s.message());
       }
     }
+    if (absl::Status s = CheckLost(folder); !s.ok()) return s;
     for (const auto& [key, entry] : *entries) {
-      if (IsMemmapName(key)) continue;
+      if (IsMemmapName(key) && !IsKeptLeaf(key, entry)) continue;
       if (absl::Status s = LoadEntry(folder, key, entry, depth, tree); !s.ok()) return s;
     }
     return tree;
@@ -198,6 +252,7 @@ class Loader {
     if (!text.ok()) return text.status();
     absl::StatusOr<Json> json = internal::ParseJson(*text);
     if (!json.ok()) return MemmapError(file, json.status().message());
+    if (absl::Status s = CheckFormat(*json, file); !s.ok()) return s;
     return json;
   }
 
@@ -350,6 +405,7 @@ class Loader {
           dtype_name == nullptr ? std::string("none") : internal::WriteJson(*dtype_name),
           ", which is unknown"));
     }
+    if (absl::Status s = CheckDevice(entry.Find("device"), where); !s.ok()) return s;
     const Json* nested = entry.Find("is_nested");
     const bool* is_nested = nested == nullptr ? nullptr : std::get_if<bool>(&nested->value);
     if (nested != nullptr && (is_nested == nullptr || *is_nested)) {

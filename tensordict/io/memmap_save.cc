@@ -103,6 +103,7 @@ class Planner {
                      absl::StrCat("a path has more than ", kMaxTreeDepth, " components"));
     }
     if (HasPositions(node)) return PlanStack(node, path, folder);
+    if (absl::Status s = CheckNames(node, path); !s.ok()) return s;
     Json::Object meta;
     for (const auto& [key, value] : node.children) {
       const NestedKey at = path.Child(key);
@@ -155,7 +156,7 @@ class Planner {
     meta.emplace_back("shape", ToJson(node.batch_size));
     meta.emplace_back("device", Text("cpu"));
     meta.emplace_back("_type", Text(internal::kTreeType));
-    meta.emplace_back("_format_version", Json{int64_t{1}});
+    meta.emplace_back("_format_version", Json{internal::kMemmapVersion});
     meta.emplace_back("_class", Text(internal::kTreeClass));
     if (!node.names.empty()) {
       Json::Array names;
@@ -183,6 +184,27 @@ class Planner {
     tasks_.push_back({.path = folder + "meta.json",
                       .text = internal::WriteJson(Json{std::move(meta)}),
                       .key = key});
+  }
+
+  // No folder may have the name of a file beside it.
+  static absl::Status CheckNames(const Node& node, const NestedKey& path) {
+    constexpr std::string_view kSuffix = ".memmap";
+    for (const auto& [key, value] : node.children) {
+      if (key.is_position() || std::holds_alternative<at::Tensor>(value)) continue;
+      const std::string name = MemmapFileName(key.name());
+      if (name == "meta.json") return ErrorAt(kSave, path.Child(key), "the format keeps this name for itself");
+      if (!name.ends_with(kSuffix)) continue;
+      for (const auto& [other, leaf] : node.children) {
+        if (other.is_position() || !std::holds_alternative<at::Tensor>(leaf) ||
+            absl::StrCat(MemmapFileName(other.name()), kSuffix) != name) {
+          continue;
+        }
+        return ErrorAt(kSave, path.Child(key),
+                       absl::StrCat("its folder would have the name of the file of ",
+                                    path.Child(other).ToString()));
+      }
+    }
+    return absl::OkStatus();
   }
 
   // Whether the keys are the positions 0, 1, ... and nothing else.
@@ -227,7 +249,7 @@ class Planner {
     }
     AddMeta(folder, path,
             {{"_type", Text(internal::kStackType)},
-             {"_format_version", Json{int64_t{1}}},
+             {"_format_version", Json{internal::kMemmapVersion}},
              {"_class", Text(internal::kStackClass)},
              {"stack_dim", Json{static_cast<int64_t>(node.batch_size.size())}},
              {"stack_dim_name", Json{}}});
@@ -259,7 +281,7 @@ class Planner {
   void AddValues(Json values, const std::string& folder, const NestedKey& key) {
     AddMeta(folder + "/", key,
             {{"_type", Text(internal::kValuesType)},
-             {"_format_version", Json{int64_t{1}}},
+             {"_format_version", Json{internal::kMemmapVersion}},
              {"_class", Text(internal::kValuesClass)},
              {"stack_dim", Json{int64_t{0}}},
              {"device", Json{}},

@@ -196,6 +196,9 @@ TEST_F(MemmapTest, WhatTheFormatLacksIsRefusedBeforeAnythingIsWritten) {
        {"shape", "device", "_type", "_format_version", "_class", "_names"}) {
     refused({"n", name}, at::ones({1}), absl::StrCat("n.", name, ": the format keeps this name"));
   }
+  refused({"n", "meta.json"}, TensorDict(), "n.\"meta.json\": the format keeps this name");
+  refused({"n", "meta.json"}, "text", "n.\"meta.json\": the format keeps this name");
+  refused({"ok.memmap", "x"}, at::ones({2}), "\"ok.memmap\": its folder would have the name of the file of ok");
   refused({"l", 0}, at::ones({1}), "l[0]: the format has no positions");
   refused("u", at::Tensor(), "u: the format has no undefined");
   refused("s", at::sparse_coo_tensor({5}, at::kFloat), "s: only dense");
@@ -205,6 +208,37 @@ TEST_F(MemmapTest, WhatTheFormatLacksIsRefusedBeforeAnythingIsWritten) {
   refused(std::string(300, 'x'), at::ones({1}), "too long");
   ExpectError(SaveMemmap(Sample(), folder_ + "/no/such/folder"), "cannot be made",
               absl::StatusCode::kNotFound);
+}
+
+TEST_F(MemmapTest, NamesLikeThoseOfFilesThatDoNotMeet) {
+  const TensorDict tree = *TensorDict::Make({{"meta.json", at::ones({2})},
+                                             {"meta", at::ones({2})},
+                                             {"x.memmap", at::ones({2})},
+                                             {"x", {{"y", at::ones({1})}}},
+                                             {"z.memmap", {{"y", at::ones({1})}}}});
+  ASSERT_TRUE(SaveMemmap(tree, path_).ok());
+  EXPECT_TRUE(*Equal(*LoadMemmap(path_), tree));
+  ASSERT_TRUE(SaveMemmap(tree, path_, {.overwrite = true}).ok());
+}
+
+TEST_F(MemmapTest, WhatTensordictLostIsToldAndWhatItKeptIsRead) {
+  for (const char* name : {"shape", "device", "_type"}) {
+    for (const char* rest : {".memmap", "/meta.json"}) {
+      std::filesystem::remove_all(path_);
+      WriteTheirs();
+      Write(absl::StrCat("n/", name, rest), "12345678");
+      ExpectError(LoadMemmap(path_),
+                  absl::StrCat("n/meta.json: the entry of ", name, " was lost when the folder was written: ", name, rest));
+    }
+  }
+  std::filesystem::remove_all(path_);
+  const std::string leaf = R"({"device": "None", "shape": [2], "dtype": "torch.uint8", "is_nested": false})";
+  Write("meta.json", absl::StrCat(R"({"_names": )", leaf, R"(, "_class": )", leaf, R"(, "_format_version": )", leaf,
+                                  R"(, "shape": [2], "device": null, "_type": "<class 'tensordict._td.TensorDict'>"})"));
+  for (const char* name : {"_names", "_class", "_format_version"}) Write(absl::StrCat(name, ".memmap"), "\1\2");
+  LEAFPACK_ASSIGN_OR_FAIL(const TensorDict tree, LoadMemmap(path_));
+  EXPECT_THAT(PathsIn(tree), ElementsAre("_class", "_format_version", "_names"));
+  EXPECT_EQ(tree.Get("_names")->sum().item<int64_t>(), 3);
 }
 
 TEST_F(MemmapTest, FoldersThatAreNoGood) {
@@ -221,6 +255,16 @@ TEST_F(MemmapTest, FoldersThatAreNoGood) {
   ExpectError(with_meta("{" + type + R"(, "shape": [-2]})"), "no valid shape");
   ExpectError(with_meta("{" + type + R"(, "shape": [], "_names": 5})"), "no valid _names");
   ExpectError(with_meta("{" + type + R"(, "shape": [1], "_names": [5]})"), "no valid _names");
+  EXPECT_TRUE(with_meta("{" + type + R"(, "shape": [], "_format_version": 0, "device": "cuda:1"})").ok());
+  for (const char* version : {"99", "2", "-1", "true", "1.0", "\"1\"", "null"}) {
+    ExpectError(with_meta(absl::StrCat("{", type, R"(, "shape": [], "_format_version": )", version, "}")),
+                absl::StrCat("tree/meta.json: _format_version ", version, " cannot be read"),
+                absl::StatusCode::kUnimplemented);
+  }
+  for (const char* device : {"\"bogus:3\"", "\"\"", "3", "{}"}) {
+    ExpectError(with_meta(absl::StrCat("{", type, R"(, "shape": [], "device": )", device, "}")),
+                absl::StrCat("tree/meta.json: the device ", device, " does not exist"));
+  }
   ExpectError(with_meta(R"({"_type": "<class 'x.Mine'>", "shape": []})"), "x.Mine",
               absl::StatusCode::kUnimplemented);
   const auto with_leaf = [&](const std::string& entry) {
@@ -232,6 +276,8 @@ TEST_F(MemmapTest, FoldersThatAreNoGood) {
   ExpectError(with_leaf(R"({"shape": [3, 2], "dtype": "torch.float32"})"), "batch size [2]");
   ExpectError(with_leaf(R"({"shape": [2, 3], "dtype": "torch.float31"})"), "torch.float31");
   ExpectError(with_leaf(R"({"shape": [2, 3]})"), "dtype");
+  ExpectError(with_leaf(R"({"shape": [2, 3], "dtype": "torch.float32", "device": "gpu"})"),
+              "meta.json: a: the device \"gpu\" does not exist");
   ExpectError(with_leaf(R"({"dtype": "torch.float32"})"), "a has no shape");
   ExpectError(with_leaf(R"({"shape": [4294967296,4294967296], "dtype": "torch.int8"})"),
               "overflows");
@@ -335,6 +381,8 @@ TEST_F(MemmapTest, StacksThatAreNoGood) {
     });
   };
   EXPECT_TRUE(meta(R"(, "stack_dim": 1)").ok());
+  ExpectError(meta(R"(, "stack_dim": 1, "_format_version": 2)"), "l/meta.json: _format_version 2",
+              absl::StatusCode::kUnimplemented);
   ExpectError(meta(""), "no valid stack_dim");
   ExpectError(meta(R"(, "stack_dim": -1)"), "no valid stack_dim");
   ExpectError(meta(R"(, "stack_dim": true)"), "no valid stack_dim");

@@ -1,5 +1,6 @@
 """Paths that files are written to and read from: what is there and is no tree of ours is kept, and errors are Python's."""
 
+import json
 import os
 
 import pytest
@@ -106,3 +107,23 @@ def test_a_missing_file_is_a_file_not_found_error(tmp_path):
     (tmp_path / "s" / "1" / "meta.json").unlink()
     with pytest.raises(FileNotFoundError, match="s/1/meta.json"):
         TensorDict.load_memmap(tmp_path / "s")
+
+
+@pytest.mark.parametrize("make", (_tree, _stack))
+def test_a_format_that_is_unknown(tmp_path, make):
+    make().memmap(tmp_path / "m")
+    meta = tmp_path / "m" / "meta.json"
+    good = json.loads(meta.read_text())
+    meta.write_text(json.dumps({**good, "_format_version": 99}))
+    with pytest.raises(leafpack.UnsupportedError, match="m/meta.json: _format_version 99 cannot be read"):
+        TensorDict.load_memmap(tmp_path / "m")
+    meta.write_text(json.dumps({**good, "_format_version": 0}))
+    assert TensorDict.load_memmap(tmp_path / "m").batch_size == make().batch_size
+
+
+def test_names_of_files(tmp_path):
+    for key, tree in (("meta.json", {"meta.json": {"x": torch.ones(2)}}),
+                      ("x.memmap", {"x": torch.ones(2), "x.memmap": {"y": torch.ones(2)}})):  # fmt: skip
+        with pytest.raises(ValueError, match=f"{key}.*name"):
+            TensorDict(tree).memmap(tmp_path / "m")
+        assert not list(tmp_path.iterdir())

@@ -7,6 +7,7 @@ import pickle
 
 import numpy as np
 import pytest
+import tensordict
 import torch
 
 import leafpack
@@ -575,6 +576,32 @@ def test_files(tmp_path):
     assert OURS.load_memmap(tmp_path / "theirs").equal(tree)
     with pytest.raises(FileExistsError):
         tree.memmap(tmp_path / "m", existsok=False)
+    tree.memmap(tmp_path / "theirs")  # takes the place of tensordict's
+    assert_same(tree, THEIRS.load_memmap(tmp_path / "theirs"))
+
+
+def test_files_of_tensordict_with_names_of_the_format(tmp_path):
+    x = torch.arange(3.0)
+    for place, key in enumerate(("shape", "device", "_type")):
+        for value in (x, {"x": x}):
+            folder = tmp_path / f"{place}{type(value).__name__}"
+            THEIRS({"n": {key: value}}).memmap(folder)
+            with pytest.raises(ValueError, match=f"n/meta.json: the entry of {key} was lost"):
+                OURS.load_memmap(folder)
+            with pytest.raises(FileExistsError, match=f"n/{key}"):
+                OURS({"x": x}).memmap(folder)
+    THEIRS({"_class": x, "_names": x + 1, "_format_version": x + 2}).memmap(tmp_path / "kept")
+    assert OURS.load_memmap(tmp_path / "kept")["_names"].equal(x + 1)
+
+
+def test_values_of_tensordict_are_replaced(tmp_path):
+    """Whatever tensordict writes is one tree, also what is not read."""
+    values = tensordict.NonTensorStack({1}, {2})
+    theirs = THEIRS({"o": tensordict.NonTensorData({1, 2}), "s": values, "t": tensordict.NonTensorData(int)}, [2])
+    theirs.memmap(tmp_path / "m")
+    tree = OURS({"x": torch.ones(3)})
+    tree.memmap(tmp_path / "m")
+    assert OURS.load_memmap(tmp_path / "m").equal(tree)
 
 
 def test_names_and_batch_size():

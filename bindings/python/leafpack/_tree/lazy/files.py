@@ -8,11 +8,13 @@ import os
 import shutil
 import tempfile
 
+from leafpack._errors import UnsupportedError
 from leafpack._tree import files
 from leafpack._tree.common import TensorDict, ops
 from leafpack._tree.lazy.stack import LazyStack
 
 _META = "meta.json"
+_VERSION = 1
 _KIND = "tensordict:LazyStackedTensorDict"
 _TYPE = "<class 'tensordict._lazy.LazyStackedTensorDict'>"
 _MAX_META = 1 << 16
@@ -52,7 +54,7 @@ def _write(stack, folder, progress):
             ops.save_memmap(tree, part, True, progress)
     meta = {
         "_type": _TYPE,
-        "_format_version": 1,
+        "_format_version": _VERSION,
         "_class": _KIND,
         "stack_dim": stack.stack_dim,
         "stack_dim_name": stack.stack_dim_name,
@@ -85,6 +87,12 @@ def load_stack(folder, mode, depth=0):
     meta = _meta(folder)
     if depth > _MAX_DEPTH:
         raise ValueError(f"{folder}: stacks nest deeper than {_MAX_DEPTH}")
+    version = meta.get("_format_version", 0)
+    if type(version) is not int or not 0 <= version <= _VERSION:
+        path = os.path.join(folder, _META)
+        raise UnsupportedError(
+            f"file {path}: _format_version {json.dumps(version)} cannot be read; versions up to {_VERSION} can"
+        )
     dim, name = meta.get("stack_dim"), meta.get("stack_dim_name")
     if type(dim) is not int or not (name is None or isinstance(name, str)):
         raise ValueError(f"{os.path.join(folder, _META)}: stack_dim {dim!r}, stack_dim_name {name!r}")
