@@ -140,6 +140,13 @@ void BindFileOps(py::module_& ops) {
       return internal::PutFolder(made, *target, /*overwrite=*/true);
     }));
   });
+  // A folder to be written beside `path`, and the descriptor that keeps it locked; what the dead left is taken away.
+  ops.def("make_temporary_folder", [](const std::string& path) {
+    internal::RemoveLeftovers(path, internal::TemporaryKind::kFolder);
+    std::string folder = ValueOrRaiseFileError(internal::MakeTemporaryFolder(path));
+    const int lock = internal::LockTemporary(folder);
+    return std::pair(std::move(folder), lock);
+  });
   // A path as the system takes it: Python's own functions read one with a zero byte as one of a file that is missing.
   ops.def("check_path", [](const std::string& path) { RaiseIfFileError(internal::CheckPath(path)); });
   ops.def("memmap_file", [](const py::object& tensor) {

@@ -1,18 +1,26 @@
 #include "tensordict/io/atomic_file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
+#include <filesystem>
 #include <memory>
+#include <system_error>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
 namespace leafpack::internal {
@@ -20,6 +28,36 @@ namespace {
 
 absl::Status Error(const std::string& path, std::string_view what, int error) {
   return absl::ErrnoToStatus(error, absl::StrCat("file ", path, ": ", what));
+}
+
+constexpr time_t kLeftoverSeconds = 600;
+constexpr int kTries = 1000;  // names that others may have taken
+
+std::string TemporaryName(const std::string& path) {
+  static std::atomic<uint64_t> next{0};
+  return absl::StrCat(path, ".", getpid(), ".", next.fetch_add(1), ".tmp");
+}
+
+// Takes one number and the dot behind it off the front of `text`.
+bool TakeNumber(std::string_view& text, int64_t& number) {
+  size_t digits = 0;
+  while (digits < text.size() && absl::ascii_isdigit(static_cast<unsigned char>(text[digits]))) ++digits;
+  if (digits == 0 || !text.substr(digits).starts_with('.')) return false;
+  if (!absl::SimpleAtoi(text.substr(0, digits), &number)) return false;
+  text.remove_prefix(digits + 1);
+  return true;
+}
+
+// Whether `name` is that of a temporary of `base`, made by a process that is not here any more.
+bool IsOfTheDead(std::string_view name, std::string_view base) {
+  if (!name.starts_with(base) || !name.substr(base.size()).starts_with('.')) return false;
+  name.remove_prefix(base.size() + 1);
+  int64_t process = 0;
+  int64_t number = 0;
+  if (!TakeNumber(name, process) || !TakeNumber(name, number) || name != "tmp") return false;
+  const auto pid = static_cast<pid_t>(process);
+  if (pid <= 0 || pid != process) return false;
+  return pid == getpid() || (kill(pid, 0) != 0 && errno == ESRCH);
 }
 
 // So that a new name in it survives a power cut. Not all file systems can do it.
@@ -39,6 +77,48 @@ absl::Status CheckPath(std::string_view path) {
   if (path.find('\0') == std::string_view::npos) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("file ", absl::Utf8SafeCHexEscape(path), ": a path cannot have a zero byte"));
+}
+
+int LockTemporary(const std::string& path) {
+  // For a lock of one's own some file systems want a file that can be written; a folder cannot.
+  int fd = open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (fd < 0 && errno == EISDIR) fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+  if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    close(fd);
+    fd = -1;
+  }
+  return fd;
+}
+
+absl::StatusOr<std::string> MakeTemporaryFolder(const std::string& path) {
+  for (int tries = 0; tries < kTries; ++tries) {
+    std::string folder = TemporaryName(path);
+    if (mkdir(folder.c_str(), 0777) == 0) return folder;
+    if (errno != EEXIST) break;
+  }
+  return Error(path, "cannot be made", errno);
+}
+
+void RemoveLeftovers(const std::string& path, TemporaryKind kind) {
+  const size_t slash = path.rfind('/');
+  const std::string above = slash == std::string::npos ? "./" : path.substr(0, slash + 1);
+  const std::string base = slash == std::string::npos ? path : path.substr(slash + 1);
+  std::vector<std::string> leftovers;
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(above, error), end; !error && at != end; at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    if (IsOfTheDead(name, base)) leftovers.push_back(above + name);
+  }
+  for (const std::string& leftover : leftovers) {
+    struct stat info {};
+    if (lstat(leftover.c_str(), &info) != 0) continue;
+    if (kind == TemporaryKind::kFile ? !S_ISREG(info.st_mode) : !S_ISDIR(info.st_mode)) continue;
+    if (time(nullptr) - info.st_mtime < kLeftoverSeconds) continue;
+    const int lock = LockTemporary(leftover);
+    if (lock < 0) continue;
+    std::filesystem::remove_all(leftover, error);
+    close(lock);
+  }
 }
 
 AtomicFile::AtomicFile(std::string path, std::string temporary, int fd)
@@ -72,16 +152,15 @@ absl::StatusOr<AtomicFile> AtomicFile::Create(const std::string& given) {
     }
     path = behind.get();
   }
-  // Names that another process or thread may have taken are tried over.
-  static std::atomic<uint64_t> next{0};
   std::string temporary;
   int fd = -1;
-  for (int tries = 0; tries < 1000 && fd < 0; ++tries) {
-    temporary = absl::StrCat(path, ".", getpid(), ".", next.fetch_add(1), ".tmp");
+  for (int tries = 0; tries < kTries && fd < 0; ++tries) {
+    temporary = TemporaryName(path);
     fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0 && errno != EEXIST) break;
   }
   if (fd < 0) return Error(path, "cannot be created", errno);
+  (void)flock(fd, LOCK_EX | LOCK_NB);  // as LockTemporary
   AtomicFile file(path, std::move(temporary), fd);
   // The rights of the file that is replaced.
   if (replaces && fchmod(fd, old.st_mode & 0777) != 0) {

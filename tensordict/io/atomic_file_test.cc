@@ -3,11 +3,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -95,6 +100,74 @@ TEST_F(AtomicFileTest, AZeroByteDoesNotCutThePath) {
   EXPECT_EQ(PutFolder(folder_, path, true).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(PutFolder(path, folder_, true).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(Read(folder_ + "/f"), "old");
+}
+
+// A process id that no process has.
+pid_t Dead() {
+  const pid_t child = fork();
+  if (child == 0) _exit(0);
+  EXPECT_EQ(waitpid(child, nullptr, 0), child);
+  return child;
+}
+
+TEST_F(AtomicFileTest, LeftoversOfTheDeadGo) {
+  const auto old = std::filesystem::file_time_type::clock::now() - std::chrono::hours(1);
+  const auto make = [&](const std::string& name, bool is_folder, bool is_old) {
+    const std::string path = folder_ + "/" + name;
+    if (is_folder) {
+      std::filesystem::create_directories(path + "/n");
+    } else {
+      std::ofstream(path) << "x";
+    }
+    if (is_old) std::filesystem::last_write_time(path, old);
+    return path;
+  };
+  const pid_t dead = Dead();
+  const std::string file = make(absl::StrCat("f.", dead, ".0.tmp"), false, true);
+  const std::string folder = make(absl::StrCat("f.", dead, ".1.tmp"), true, true);
+  const std::string own = make(absl::StrCat("f.", getpid(), ".999999.tmp"), false, true);
+  const std::string locked = make(absl::StrCat("f.", dead, ".2.tmp"), false, true);
+  const std::string locked_folder = make(absl::StrCat("f.", dead, ".3.tmp"), true, true);
+  const int locks[] = {LockTemporary(locked), LockTemporary(locked_folder)};
+  EXPECT_GE(std::min(locks[0], locks[1]), 0);
+  EXPECT_EQ(LockTemporary(locked), -1);
+  const std::vector<std::string> kept = {
+      locked, locked_folder,
+      make(absl::StrCat("f.", dead, ".4.tmp"), false, false),  // young
+      make(absl::StrCat("f.", getppid(), ".0.tmp"), false, true),  // alive
+      make(absl::StrCat("g.", dead, ".0.tmp"), false, true),
+      make(absl::StrCat("f.g.", dead, ".0.tmp"), false, true),
+      make(absl::StrCat("f.", dead, ".0"), false, true),
+      make(absl::StrCat("f.", dead, ".0.tmp.tmp"), false, true),
+      make(absl::StrCat("f.", dead, ".tmp"), false, true),
+      make(absl::StrCat("f.-", dead, ".0.tmp"), false, true),
+      make("f.99999999999999999999.0.tmp", false, true),
+      make("f.0.0.tmp", false, true),
+  };
+  RemoveLeftovers(folder_ + "/f", TemporaryKind::kFile);
+  EXPECT_FALSE(std::filesystem::exists(file));
+  EXPECT_FALSE(std::filesystem::exists(own));
+  EXPECT_TRUE(std::filesystem::exists(folder));
+  RemoveLeftovers(folder_ + "/f", TemporaryKind::kFolder);
+  EXPECT_FALSE(std::filesystem::exists(folder));
+  for (const std::string& path : kept) EXPECT_TRUE(std::filesystem::exists(path)) << path;
+  for (const int lock : locks) close(lock);
+  RemoveLeftovers(folder_ + "/f", TemporaryKind::kFile);
+  RemoveLeftovers(folder_ + "/f", TemporaryKind::kFolder);
+  EXPECT_FALSE(std::filesystem::exists(locked) || std::filesystem::exists(locked_folder));
+  RemoveLeftovers(folder_ + "/none/f", TemporaryKind::kFolder);
+}
+
+TEST_F(AtomicFileTest, AWriterLocksWhatItWrites) {
+  absl::StatusOr<AtomicFile> file = AtomicFile::Create(folder_ + "/f");
+  ASSERT_TRUE(file.ok());
+  const std::string temporary = std::filesystem::directory_iterator(folder_)->path();
+  EXPECT_EQ(LockTemporary(temporary), -1);
+  std::filesystem::last_write_time(temporary,
+                                   std::filesystem::file_time_type::clock::now() - std::chrono::hours(1));
+  RemoveLeftovers(folder_ + "/f", TemporaryKind::kFile);
+  EXPECT_TRUE(std::filesystem::exists(temporary));
+  EXPECT_TRUE(file->Commit().ok());
 }
 
 }  // namespace

@@ -33,7 +33,9 @@ struct SaveMemmapOptions {
 };
 
 // Writes `tree` with its batch sizes, names of dimensions, and values that are no tensors. The
-// folder appears whole or not at all. AlreadyExists if there is something at `path` and `overwrite`
+// folder appears whole or not at all. It is written as PATH.PID.N.tmp; what a writer that was killed left under such a
+// name is taken away by a later save to the same path, ten minutes after its last change, if no process has it
+// locked. AlreadyExists if there is something at `path` and `overwrite`
 // is false; FailedPrecondition, naming the first foreign entry and before anything is written, for anything that
 // `overwrite` does not replace: a folder with other files, a file, a link to nothing. InvalidArgument for a path with
 // a zero byte (also of LoadMemmap). What the format cannot hold is refused by path before anything is written

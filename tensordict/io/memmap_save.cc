@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
@@ -364,12 +363,15 @@ absl::Status SaveMemmap(const TensorDict& tree, const std::string& path,
   const absl::StatusOr<std::string> found = internal::MemmapTarget(path);
   if (!found.ok()) return found.status();
   const std::string& target = *found;
-  static std::atomic<uint64_t> next{0};
-  const std::string folder = absl::StrCat(target, ".", getpid(), ".", next.fetch_add(1), ".tmp");
-  if (mkdir(folder.c_str(), 0777) != 0) return MemmapErrnoError(target, "cannot be made", errno);
-  const absl::Cleanup remove = [&folder] {
+  internal::RemoveLeftovers(target, internal::TemporaryKind::kFolder);
+  const absl::StatusOr<std::string> made = internal::MakeTemporaryFolder(target);
+  if (!made.ok()) return made.status();
+  const std::string& folder = *made;
+  const int lock = internal::LockTemporary(folder);
+  const absl::Cleanup remove = [&folder, lock] {
     std::error_code error;
     std::filesystem::remove_all(folder, error);
+    if (lock >= 0) close(lock);
   };
   if (absl::Status s = WriteAll(plan, folder, options, target); !s.ok()) return s;
   // What came there meanwhile is no less precious.

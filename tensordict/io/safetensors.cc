@@ -215,6 +215,7 @@ absl::Status SaveSafetensors(const TensorDict& tree, const std::string& path,
   }
   absl::StatusOr<AtomicFile> file = AtomicFile::Create(path);
   if (!file.ok()) return file.status();
+  internal::RemoveLeftovers(file->path(), internal::TemporaryKind::kFile);
   char length[8];
   for (int i = 0; i < 8; ++i) length[i] = static_cast<char>(text.size() >> (8 * i));
   if (absl::Status s = file->Write(std::string_view(length, 8)); !s.ok()) return s;

@@ -32,7 +32,9 @@ struct SaveSafetensorsOptions {
 };
 
 // Writes all tensors of `tree`. The new file takes the place of an old one when it is whole and on
-// the disk; at an error the old one is as it was. A symbolic link stays, and the file behind it is replaced.
+// the disk; at an error the old one is as it was. It is written as PATH.PID.N.tmp; what a writer that was killed left
+// under such a name is taken away by a later save to the same path, ten minutes after its last change, if no process
+// has it locked. A symbolic link stays, and the file behind it is replaced.
 // FailedPrecondition if what is at `path` is no regular file, or a link to nothing. Aliases are written as often as they stand in the
 // tree, strided leaves without their gaps, tensors on devices from a copy. What the format cannot
 // hold is refused by name before anything is written (InvalidArgument): two paths that become one

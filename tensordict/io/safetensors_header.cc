@@ -25,6 +25,9 @@ constexpr Dtype kDtypes[] = {
     {"I8", c10::ScalarType::Char},
     {"F8_E5M2", c10::ScalarType::Float8_e5m2},
     {"F8_E4M3", c10::ScalarType::Float8_e4m3fn},
+    {"F8_E5M2FNUZ", c10::ScalarType::Float8_e5m2fnuz},
+    {"F8_E4M3FNUZ", c10::ScalarType::Float8_e4m3fnuz},
+    {"F8_E8M0", c10::ScalarType::Float8_e8m0fnu},
     {"I16", c10::ScalarType::Short},
     {"U16", c10::ScalarType::UInt16},
     {"F16", c10::ScalarType::Half},
@@ -273,6 +276,11 @@ class Parser {
   }
 
   void Metadata(std::map<std::string, std::string>& metadata) {
+    // The Python package reads it as no metadata.
+    if (Peek('n') && text_.substr(at_, 4) == "null") {
+      at_ += 4;
+      return;
+    }
     bool more = Open('{', '}');
     while (ok() && more) {
       std::string key = String();

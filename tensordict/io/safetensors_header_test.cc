@@ -41,6 +41,9 @@ TEST(SafetensorsHeaderTest, Reads) {
   EXPECT_EQ(header->entries[2].dtype, c10::ScalarType::Long);
   EXPECT_EQ(header->metadata.at("k"), "v\u00e9\U0001F600\n");
   EXPECT_TRUE(ParseSafetensorsHeader("{}", 0).ok());
+  EXPECT_TRUE(ParseSafetensorsHeader(R"({"__metadata__": null})", 0)->metadata.empty());
+  EXPECT_EQ(ParseSafetensorsHeader(One("F8_E8M0", "[2]", "[0,2]"), 2)->entries[0].dtype,
+            c10::ScalarType::Float8_e8m0fnu);
 }
 
 TEST(SafetensorsHeaderTest, RangesMustCoverTheValuesExactly) {
@@ -77,6 +80,9 @@ TEST(SafetensorsHeaderTest, OtherFormsAreRefused) {
   EXPECT_THAT(ErrorOf(R"({"a":1})"), HasSubstr("'{' is missing"));
   EXPECT_THAT(ErrorOf(R"([])"), HasSubstr("'{' is missing"));
   EXPECT_THAT(ErrorOf(R"({"__metadata__":{"a":1}})"), HasSubstr("'\"' is missing"));
+  EXPECT_THAT(ErrorOf(R"({"__metadata__":{"a":null}})"), HasSubstr("'\"' is missing"));
+  EXPECT_THAT(ErrorOf(R"({"__metadata__":nul})"), HasSubstr("'{' is missing"));
+  EXPECT_THAT(ErrorOf(R"({"__metadata__":null,"__metadata__":null})"), HasSubstr("twice"));
   EXPECT_THAT(ErrorOf(R"({"__metadata__":{"a":"1","a":"2"}})"), HasSubstr("twice"));
   EXPECT_THAT(ErrorOf(absl::StrCat(good.substr(0, good.size() - 1), ",", good.substr(1))),
               HasSubstr("\"a\" is given twice"));

@@ -105,7 +105,8 @@ TEST_F(SafetensorsTest, RoundTrips) {
   for (const at::ScalarType dtype :
        {at::kBool, at::kByte, at::kChar, at::kShort, at::kUInt16, at::kInt, at::kUInt32, at::kLong,
         at::kUInt64, at::kHalf, at::kBFloat16, at::kFloat, at::kDouble, at::kComplexFloat,
-        at::kFloat8_e4m3fn, at::kFloat8_e5m2}) {
+        at::kFloat8_e4m3fn, at::kFloat8_e5m2, at::kFloat8_e4m3fnuz, at::kFloat8_e5m2fnuz,
+        at::kFloat8_e8m0fnu}) {
     ASSERT_TRUE(tree.Set({"d", i++}, at::ones({3}, at::kFloat).to(dtype)).ok());
   }
   ASSERT_TRUE(tree.Set("turned", Counted({3, 2}).t()).ok());

@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import shutil
-import tempfile
 
 from leafpack._errors import UnsupportedError
 from leafpack._tree import files
@@ -32,15 +31,16 @@ def memmap(self, prefix, *, existsok=True, progress=None):
     if not existsok and os.path.lexists(prefix):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), prefix)
     target = ops.memmap_target(prefix)  # what the link there leads to
-    above = os.path.dirname(os.path.abspath(target))
-    os.makedirs(above, exist_ok=True)
-    work = tempfile.mkdtemp(prefix=f".{os.path.basename(target)}.", dir=above)
+    os.makedirs(os.path.dirname(os.path.abspath(target)), exist_ok=True)
+    work, lock = ops.make_temporary_folder(target)
     try:
         new = os.path.join(work, "new")
         _write(self, new, progress)
         ops.put_memmap(new, target)  # what was there goes with `work`
     finally:
         shutil.rmtree(work, ignore_errors=True)
+        if lock >= 0:
+            os.close(lock)
     return load_stack(prefix, "r+")
 
 
