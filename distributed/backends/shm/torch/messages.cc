@@ -56,7 +56,8 @@ std::vector<Runner::Ended> Messages::Move(absl::Time until) {
       if (broken_.ok()) broken_ = Step(ended);
       if (!broken_.ok()) {
         memory_->Abort();
-        const auto fail = [&](std::shared_ptr<Message> message) {
+        const auto fail = [&](std::shared_ptr<Message> message)
+                              ABSL_EXCLUSIVE_LOCKS_REQUIRED(jobs_mutex_) {
           message->work = nullptr;
           ended.push_back({std::move(message), broken_});
         };
