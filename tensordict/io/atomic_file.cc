@@ -60,6 +60,22 @@ bool IsOfTheDead(std::string_view name, std::string_view base) {
   return pid == getpid() || (kill(pid, 0) != 0 && errno == ESRCH);
 }
 
+bool IsOld(const struct stat& info) { return time(nullptr) - info.st_mtime >= kLeftoverSeconds; }
+
+// Whether there is nothing in a folder but what writers of memory-mapped trees make, and all of it is old.
+bool IsOldTree(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::recursive_directory_iterator at(folder, error);
+  for (const std::filesystem::recursive_directory_iterator end; !error && at != end; at.increment(error)) {
+    struct stat info {};
+    if (lstat(at->path().c_str(), &info) != 0 || !IsOld(info)) return false;
+    if (S_ISDIR(info.st_mode)) continue;
+    const std::string name = at->path().filename().string();
+    if (!S_ISREG(info.st_mode) || (name != "meta.json" && !name.ends_with(".memmap"))) return false;
+  }
+  return !error;
+}
+
 // So that a new name in it survives a power cut. Not all file systems can do it.
 void SyncFolderOf(const std::string& path) {
   const size_t slash = path.rfind('/');
@@ -113,7 +129,7 @@ void RemoveLeftovers(const std::string& path, TemporaryKind kind) {
     struct stat info {};
     if (lstat(leftover.c_str(), &info) != 0) continue;
     if (kind == TemporaryKind::kFile ? !S_ISREG(info.st_mode) : !S_ISDIR(info.st_mode)) continue;
-    if (time(nullptr) - info.st_mtime < kLeftoverSeconds) continue;
+    if (!IsOld(info) || (S_ISDIR(info.st_mode) && !IsOldTree(leftover))) continue;
     const int lock = LockTemporary(leftover);
     if (lock < 0) continue;
     std::filesystem::remove_all(leftover, error);

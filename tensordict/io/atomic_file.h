@@ -25,7 +25,7 @@ enum class TemporaryKind : uint8_t { kFile, kFolder };
 
 // Takes away what writers of `path` that were killed left behind: files (or folders) PATH.PID.N.tmp that have not
 // changed for ten minutes, whose process is not on this machine (or is this one, whose own are locked), and which
-// nobody has locked. Where the file system knows no locks nothing is taken away. Errors are of no account.
+// nobody has locked. A folder stays if there is anything in it but meta.json, *.memmap and folders, or anything younger. Where the file system knows no locks nothing is taken away. Errors are of no account.
 void RemoveLeftovers(const std::string& path, TemporaryKind kind);
 
 // Written beside its final place under a name of its own. Destroyed without Commit it leaves no

@@ -116,6 +116,11 @@ TEST_F(AtomicFileTest, LeftoversOfTheDeadGo) {
     const std::string path = folder_ + "/" + name;
     if (is_folder) {
       std::filesystem::create_directories(path + "/n");
+      std::ofstream(path + "/n/x.memmap") << "x";
+      if (is_old) {
+        std::filesystem::last_write_time(path + "/n/x.memmap", old);
+        std::filesystem::last_write_time(path + "/n", old);
+      }
     } else {
       std::ofstream(path) << "x";
     }
@@ -144,6 +149,16 @@ TEST_F(AtomicFileTest, LeftoversOfTheDeadGo) {
       make("f.99999999999999999999.0.tmp", false, true),
       make("f.0.0.tmp", false, true),
   };
+  // A folder with something else in it, or something young, is of somebody else.
+  const std::string foreign = make(absl::StrCat("f.", dead, ".5.tmp"), true, true);
+  const std::string growing = make(absl::StrCat("f.", dead, ".6.tmp"), true, true);
+  std::filesystem::create_symlink("x.memmap", foreign + "/n/link.memmap");
+  std::ofstream(growing + "/n/x.memmap", std::ios::app) << "y";
+  std::filesystem::last_write_time(foreign + "/n", old);
+  const std::string notes = make(absl::StrCat("f.", dead, ".7.tmp"), true, true);
+  std::ofstream(notes + "/n/notes.txt") << "z";
+  std::filesystem::last_write_time(notes + "/n/notes.txt", old);
+  std::filesystem::last_write_time(notes + "/n", old);
   RemoveLeftovers(folder_ + "/f", TemporaryKind::kFile);
   EXPECT_FALSE(std::filesystem::exists(file));
   EXPECT_FALSE(std::filesystem::exists(own));
@@ -151,6 +166,9 @@ TEST_F(AtomicFileTest, LeftoversOfTheDeadGo) {
   RemoveLeftovers(folder_ + "/f", TemporaryKind::kFolder);
   EXPECT_FALSE(std::filesystem::exists(folder));
   for (const std::string& path : kept) EXPECT_TRUE(std::filesystem::exists(path)) << path;
+  for (const std::string& path : {foreign, growing, notes}) {
+    EXPECT_TRUE(std::filesystem::exists(path + "/n/x.memmap")) << path;
+  }
   for (const int lock : locks) close(lock);
   RemoveLeftovers(folder_ + "/f", TemporaryKind::kFile);
   RemoveLeftovers(folder_ + "/f", TemporaryKind::kFolder);

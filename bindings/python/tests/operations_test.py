@@ -373,6 +373,12 @@ def test_memory_formats():
     moved = tree.to(torch.float64, memory_format=torch.channels_last)
     assert moved["x"].is_contiguous(memory_format=torch.channels_last) and moved["n", "y"].dtype is torch.float64
     assert not moved["x"].is_contiguous() and moved["x"].equal(tree["x"].double())
+    # Of the tensors that have as many dimensions as it takes.
+    tree = OURS({str(n): torch.randn(*range(2, 2 + n)) for n in range(1, 6)})
+    for format, n in ((torch.channels_last, "4"), (torch.channels_last_3d, "5")):
+        moved = tree.to(memory_format=format)
+        assert moved.equal(tree) and moved[n].is_contiguous(memory_format=format)
+        assert [k for k in tree.keys() if moved[k].is_contiguous()] == [k for k in "12345" if k != n]
 
 
 @pytest.mark.parametrize(

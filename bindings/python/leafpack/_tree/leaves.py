@@ -109,10 +109,14 @@ def _handed_over(self, result, inplace, out, device, names, propagate_lock):
     return result
 
 
+_DIMS = {torch.channels_last: 4, torch.channels_last_3d: 5}
+
+
 def to(self, *args, **kwargs):
     """As torch.Tensor.to: a device, a dtype, or a tensor that has both; `non_blocking`, `memory_format`, `batch_size`.
 
-    A tree in their place gives its device and its batch size.
+    A tree in their place gives its device and its batch size. A memory format is of the tensors that have as many dimensions
+    as it takes.
     """
     batch_size = kwargs.pop("batch_size", None)
     if len(args) == 1 and isinstance(args[0], TensorDict):
@@ -124,9 +128,12 @@ def to(self, *args, **kwargs):
         device, dtype, non_blocking, memory_format = None, None, False, None
     result = ops.to(self, device, dtype, non_blocking)
     if memory_format is not None:
+        dims = _DIMS.get(memory_format)
         result = ops.apply(
-            result, lambda leaf: leaf.to(memory_format=memory_format), (), "none", None, False
-        )
+            result,
+            lambda leaf: leaf.to(memory_format=memory_format) if dims in (None, leaf.dim()) else leaf,
+            (), "none", None, False,
+        )  # fmt: skip
     if batch_size is not None:
         result = ops.apply(result, lambda leaf: leaf, (), "none", batch_size, False)
     return result
