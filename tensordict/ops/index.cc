@@ -1,5 +1,6 @@
 #include "tensordict/ops/index.h"
 
+#include <ATen/ExpandUtils.h>
 #include <ATen/TensorIndexing.h>
 
 #include <algorithm>
@@ -226,16 +227,6 @@ absl::StatusOr<Plan> MakePlan(at::IntArrayRef batch, const std::vector<IndexItem
   }
 }
 
-// Whether sizes `from` broadcast to `to`.
-bool Broadcasts(at::IntArrayRef from, at::IntArrayRef to) {
-  if (from.size() > to.size()) return false;
-  for (size_t i = 0; i < from.size(); ++i) {
-    const int64_t size = from[from.size() - 1 - i];
-    if (size != 1 && size != to[to.size() - 1 - i]) return false;
-  }
-  return true;
-}
-
 absl::Status CheckDtype(const NestedKey& path, const at::Tensor& leaf, const at::Tensor& value,
                         Cast cast) {
   if (cast == Cast::kAllow || leaf.scalar_type() == value.scalar_type()) return absl::OkStatus();
@@ -284,7 +275,7 @@ absl::Status SetIndex(TensorDict& tree, const std::vector<IndexItem>& index,
                       const TensorDict& value, Cast cast) {
   const absl::StatusOr<Plan> plan = MakePlan(tree.batch_size(), index);
   if (!plan.ok()) return plan.status();
-  if (!Broadcasts(value.batch_size(), plan->batch)) {
+  if (!at::is_expandable_to(value.batch_size(), plan->batch)) {
     return ErrorAt(kSet, NestedKey(),
                    absl::StrCat("values of batch size ", internal::ToText(value.batch_size()),
                                 " do not fit the batch size ", internal::ToText(plan->batch),

@@ -1,5 +1,6 @@
 #include "tensordict/ops/writable.h"
 
+#include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/ops/ones.h>
 #include <c10/core/GradMode.h>
@@ -37,16 +38,6 @@ bool IsPlain(const at::Tensor& tensor) {
 at::Tensor Small(const Kind& kind) {
   return at::ones(kind.is_scalar ? at::IntArrayRef() : at::IntArrayRef({1}),
                   at::TensorOptions().dtype(kind.dtype).device(kind.device));
-}
-
-// Whether sizes `from` broadcast to `to`.
-bool Broadcasts(at::IntArrayRef from, at::IntArrayRef to) {
-  if (from.size() > to.size()) return false;
-  for (size_t i = 0; i < from.size(); ++i) {
-    const int64_t size = from[from.size() - 1 - i];
-    if (size != 1 && size != to[to.size() - 1 - i]) return false;
-  }
-  return true;
 }
 
 }  // namespace
@@ -111,7 +102,7 @@ absl::Status CheckInPlace(std::string_view op, const TensorDict& tree,
     for (const absl::Span<const at::Tensor> list : operands) {
       plain = plain && IsPlain(list[i]);
       kinds.push_back(Kind::Of(list[i]));
-      if (!Broadcasts(list[i].sizes(), tensor.sizes())) {
+      if (!at::is_expandable_to(list[i].sizes(), tensor.sizes())) {
         return ErrorAt(op, PathOfTensor(tree, i),
                        absl::StrCat("values of shape ", ToText(list[i].sizes()),
                                     " do not fit the shape ", ToText(tensor.sizes())));
