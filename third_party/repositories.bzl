@@ -15,7 +15,7 @@ load("//third_party/benchmark:workspace.bzl", benchmark = "repository")
 load("//third_party/cuda:workspace.bzl", "cuda_libraries", "cuda_toolkit", "nvidia_nccl")
 load("//third_party/gloo:workspace.bzl", gloo = "repository")
 load("//third_party/googletest:workspace.bzl", googletest = "repository")
-load("//third_party/libtorch:workspace.bzl", "libtorch_aarch64", "libtorch_cuda", libtorch = "repository")
+load("//third_party/libtorch:workspace.bzl", "libtorch_aarch64", "libtorch_cuda", "libtorch_next", libtorch = "repository")
 load("//third_party/python:workspace.bzl", "local_python", "pypi_build_tools", "pypi_test", "pypi_twine")
 load("//third_party/rust:workspace.bzl", "local_rust")
 load("//third_party/spin:workspace.bzl", spin = "repository")
@@ -39,6 +39,7 @@ def declare_pins(declared):
         ("libtorch", libtorch),
         ("libtorch_aarch64", libtorch_aarch64),
         ("libtorch_cuda", libtorch_cuda),
+        ("libtorch_next", libtorch_next),
         ("local_python", local_python),
         ("local_rust", local_rust),
         ("nvidia_nccl", nvidia_nccl),

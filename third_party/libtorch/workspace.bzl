@@ -13,6 +13,10 @@ The CUDA wheel is that of PyPI, 527 MB, for CUDA 13.0. Only --config=cuda fetche
 In the same way they stand for those of @libtorch_aarch64 in a build with --config=aarch64. Its wheel is that of PyPI,
 427 MB, whose libtorch_cpu.so names two libraries of CUDA; without a GPU it calls neither, so empty libraries of their
 names stand for them.
+
+With --config=next_torch they stand for the headers of @libtorch_next, a later torch that sources are compiled against
+and nothing is linked with: what c10d's headers move is seen before the pin above moves. PyPI has it as a
+CUDA wheel alone, 555 MB, of which the headers (40 MB) are kept.
 """
 
 load("//third_party:wheels.bzl", "fetch_wheel")
@@ -54,6 +58,7 @@ def _libtorch_impl(ctx):
     ctx.template("BUILD.bazel", ctx.attr._build_file, {
         "%{aarch64}": str(Label("//platforms:cpu_aarch64")),
         "%{cuda}": str(Label("//third_party/cuda:enabled")),
+        "%{next}": str(Label("//third_party/libtorch:is_next")),
         "%{rules}": str(Label("//third_party/python:rules.bzl")),
     }, executable = False)
     ctx.file("WORKSPACE", "workspace(name = \"%s\")\n" % ctx.name, executable = False)
@@ -124,6 +129,33 @@ _libtorch_aarch64 = repository_rule(
     },
 )
 
+_NEXT_VERSION = "2.14.1"
+
+_NEXT_WHEEL = struct(
+    file = "torch-%s-cp311-cp311-manylinux_2_28_x86_64.whl" % _NEXT_VERSION,
+    sha256 = "305a61f61f35f128579f299c5bd33d475f6a01c6307336139632e30856c4854d",
+)
+
+def _libtorch_next_impl(ctx):
+    archive = fetch_wheel(
+        ctx,
+        url = pypi_url("torch", "cp311", _NEXT_WHEEL.file),
+        requirement = "torch===" + _NEXT_VERSION,
+        file = _NEXT_WHEEL.file,
+        sha256 = _NEXT_WHEEL.sha256,
+    )
+    ctx.extract(archive, output = "include", stripPrefix = "torch/include")
+    ctx.delete(archive)
+    ctx.symlink(ctx.attr._build_file, "BUILD.bazel")
+    ctx.file("WORKSPACE", "workspace(name = \"%s\")\n" % ctx.name, executable = False)
+
+_libtorch_next = repository_rule(
+    implementation = _libtorch_next_impl,
+    attrs = {
+        "_build_file": attr.label(default = "//third_party/libtorch:libtorch_next.BUILD"),
+    },
+)
+
 def repository(name):
     _libtorch(name = name)
 
@@ -132,3 +164,6 @@ def libtorch_cuda(name):
 
 def libtorch_aarch64(name):
     _libtorch_aarch64(name = name)
+
+def libtorch_next(name):
+    _libtorch_next(name = name)
