@@ -5,7 +5,9 @@ load("//third_party/python:rules.bzl", "PythonInterpreterInfo", "run_python")
 def _wheel_impl(ctx):
     tag = ctx.attr._interpreter[PythonInterpreterInfo].tag
     wheel = ctx.actions.declare_file("%s-%s-%s.whl" % (ctx.attr.distribution, ctx.attr.version, tag))
-    prefix = ctx.label.package + "/"
+    # Where leafpack is another repository's dependency, paths begin with ../ and its name there.
+    workspace = "../%s/" % ctx.label.workspace_name if ctx.label.workspace_name else ""
+    prefix = workspace + ctx.label.package + "/"
 
     # Path in the wheel to path on disk.
     files = {}

@@ -1,8 +1,10 @@
 """MODULE mode takes the same pins as WORKSPACE mode: MODULE.bazel beside third_party/repositories.bzl.
 
 Both are read as Python, which what they use of Starlark is, with functions that note how they are called.
+The templates in .bcr are looked at too.
 """
 
+import json
 import pathlib
 
 import pytest
@@ -82,3 +84,14 @@ def test_rule_sets_are_modules_of_the_pinned_versions(said):
 def test_version(said):
     assert said.module["name"] == "leafpack"
     assert said.module["version"] == run("version.bzl")["VERSION"]
+
+
+def test_templates_for_the_registry():
+    metadata = json.loads((ROOT / ".bcr/metadata.template.json").read_text())
+    # Publishing fills these in.
+    assert metadata["versions"] == [] and metadata["yanked_versions"] == {}
+    assert metadata["homepage"] and metadata["repository"] and all(m["github"] for m in metadata["maintainers"])
+    source = json.loads((ROOT / ".bcr/source.template.json").read_text())
+    assert source["integrity"] == ""
+    # A release archive begins with the folder that is stripped, and is of the version's tag.
+    assert source["url"].endswith(f"/v{{VERSION}}/{source['strip_prefix']}.tar.gz")
