@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
+#include "distributed/backends/nccl/mock_memory.h"
 #include "distributed/backends/nccl/nccl_backend.h"
 
 namespace leafpack::nccl_internal {
@@ -174,7 +175,7 @@ class MockCommunicator : public Communicator {
   absl::StatusOr<at::Tensor> Allocate(int64_t numel, at::ScalarType dtype) override {
     if (control_->no_memory) return absl::ResourceExhaustedError("no memory");
     ++control_->allocations;
-    return at::empty({numel}, at::TensorOptions().dtype(dtype)).fill_(1);
+    return As(control_->current, at::empty({numel}, at::TensorOptions().dtype(dtype)).fill_(1));
   }
   absl::Status Run(std::function<void()> work) override {
     ++control_->runs;
@@ -184,10 +185,13 @@ class MockCommunicator : public Communicator {
     });
     return absl::OkStatus();
   }
-  absl::Status AllReduce(const std::vector<Reduction>& reductions) override {
-    for (const Reduction& reduction : reductions) {
-      CHECK(NcclHas(reduction.tensor.scalar_type())) << reduction.tensor.scalar_type();
-      CHECK(reduction.tensor.is_contiguous());
+  absl::Status AllReduce(const std::vector<Reduction>& calls) override {
+    std::vector<Reduction> reductions;
+    for (const Reduction& call : calls) {
+      CHECK(call.tensor.device() == control_->current) << call.tensor.device();
+      CHECK(NcclHas(call.tensor.scalar_type())) << call.tensor.scalar_type();
+      CHECK(call.tensor.is_contiguous());
+      reductions.push_back({As(c10::kCPU, call.tensor), call.op});
     }
     ++control_->groups;
     control_->members += static_cast<int>(reductions.size());

@@ -66,7 +66,7 @@ class WithMockStream {
 
 // Switches and counters of a device; may be used from any thread.
 struct MockControl {
-  c10::Device current = c10::Device(c10::kCPU);
+  c10::Device current = c10::Device(c10::kCPU);  // or MockMemory(); set before a group is made
   std::atomic<bool> fail_connect{false};
   std::atomic<bool> broken{false};      // Communicator::Check fails
   std::atomic<bool> no_memory{false};   // Communicator::Allocate fails
