@@ -163,6 +163,8 @@ class EngineImpl final : public Engine,
   static constexpr size_t kMaxAgreed = 4096;
   // Rank 0 reads what has arrived before it posts if nobody did for so long: it may have been stopped.
   static constexpr protocol::SteadyNanos kStale = 100 * protocol::kMillisecond;
+  // Looks at the channel between two yields of a waiting caller, where every rank may have a core.
+  static constexpr int kPollsPerYield = 64;
   // What one read takes at most.
   static constexpr size_t kScratchBytes = size_t{64} << 10;
 
@@ -207,6 +209,10 @@ class EngineImpl final : public Engine,
   void NoteChange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Execute(Deferred& deferred, bool in_understudy = false) ABSL_LOCKS_EXCLUDED(mu_);
   Understudy::Next Serve() ABSL_LOCKS_EXCLUDED(mu_);
+  // Tells peers with a lane that somebody reads it all the time, or that they must wake this process.
+  void WakeLanes() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // True: there is something to read already.
+  bool SleepLanes() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Has the understudy watch for room to write where bytes wait, and only there.
   void UpdateWatches() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Span<pollfd> PollFds() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -278,6 +284,9 @@ class EngineImpl final : public Engine,
   std::string session_ ABSL_GUARDED_BY(mu_);
   // Rank 0: one for each group rank, its own unused. Other ranks: one, to rank 0.
   std::vector<std::unique_ptr<Peer>> peers_ ABSL_GUARDED_BY(mu_);
+  bool has_lanes_ ABSL_GUARDED_BY(mu_) = false;
+  bool lanes_awake_ ABSL_GUARDED_BY(mu_) = false;
+  bool understudy_listens_ ABSL_GUARDED_BY(mu_) = true;  // descriptors are armed, as far as is known
   std::unique_ptr<char[]> scratch_ ABSL_GUARDED_BY(mu_);
   bool any_held_ ABSL_GUARDED_BY(mu_) = false;  // some peer's `held` is not empty
   protocol::SteadyNanos pumped_at_ ABSL_GUARDED_BY(mu_) = 0;

@@ -34,6 +34,11 @@ using protocol::RankAction;
 using protocol::Record;
 using protocol::SteadyNanos;
 
+namespace {
+// How often one service of the understudy reads what came meanwhile.
+constexpr int kServeRounds = 16;
+}  // namespace
+
 SteadyNanos SteadyNow() {
   timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
@@ -67,10 +72,17 @@ void EngineImpl::StepConnector(SteadyNanos now) {
   for (Connector::Joined& joined : connector_->TakeJoined()) {
     const int index = coordinator_.has_value() ? joined.rank : 0;
     Peer& peer = *peers_[static_cast<size_t>(index)];
-    peer.link.Attach(std::move(joined.fd));
+    if (joined.framed) {
+      peer.link.AttachWithLane(std::move(joined.fd), std::move(joined.lane));
+      has_lanes_ = has_lanes_ || peer.link.has_lane();
+      if (lanes_awake_) peer.link.SetAsleep(false);
+    } else {
+      peer.link.Attach(std::move(joined.fd));
+    }
     if (peer.link.fd() >= 0) {
       peer.write_watched = peer.link.wants_write();
       peer.watched = registration_->Watch(peer.link.fd(), peer.write_watched).ok();
+      if (lanes_awake_) registration_->Disarm();
     }
     if (coordinator_.has_value()) {
       coordinator_->OnJoined(static_cast<uint32_t>(joined.rank));
@@ -105,9 +117,9 @@ bool EngineImpl::ReadPeer(int index, SteadyNanos now) {
   const Link::ReadState state = peer.link.ReadAvailable(
       absl::MakeSpan(scratch_.get(), kScratchBytes), [&](absl::Span<const char> bytes) {
         mu_.AssertHeld();
-        peer.parser.Append(std::string_view(bytes.data(), bytes.size()));
+        std::string_view left(bytes.data(), bytes.size());
         while (true) {
-          absl::StatusOr<std::optional<Record>> record = peer.parser.Next();
+          absl::StatusOr<std::optional<Record>> record = peer.parser.Next(left);
           if (!record.ok()) {
             broken = record.status();
             return false;
@@ -397,12 +409,32 @@ void EngineImpl::NoteChange() {
   }
 }
 
+void EngineImpl::WakeLanes() {
+  if (lanes_awake_ || !has_lanes_) return;
+  lanes_awake_ = true;
+  for (const std::unique_ptr<Peer>& peer : peers_) peer->link.SetAsleep(false);
+  // Once for a stream of calls, as its first record would have disarmed a descriptor.
+  if (std::exchange(understudy_listens_, false)) registration_->Disarm();
+}
+
+bool EngineImpl::SleepLanes() {
+  if (!has_lanes_) return false;
+  lanes_awake_ = false;
+  bool any = false;
+  for (const std::unique_ptr<Peer>& peer : peers_) any |= peer->link.SetAsleep(true);
+  return any;
+}
+
 void EngineImpl::UpdateWatches() {
+  bool armed = false;
   for (const std::unique_ptr<Peer>& peer : peers_) {
     if (!peer->watched || peer->link.wants_write() == peer->write_watched) continue;
     peer->write_watched = !peer->write_watched;
     registration_->Watch(peer->link.fd(), peer->write_watched).IgnoreError();
+    armed = true;
   }
+  // What is armed must be woken for: let the understudy put the lanes to sleep.
+  if (armed && lanes_awake_) registration_->Poke();
 }
 
 void EngineImpl::Execute(Deferred& deferred, bool in_understudy) {
@@ -455,6 +487,11 @@ Understudy::Next EngineImpl::Serve() {
       next.rearm = false;
     } else {
       Pump(deferred);
+      int rounds = 0;
+      while (SleepLanes() && rounds++ < kServeRounds) Pump(deferred);
+      // Peers that do not stop must not keep the other groups waiting.
+      if (rounds > kServeRounds) registration_->Poke();
+      understudy_listens_ = true;
       UpdateWatches();
     }
     if (const SteadyNanos timer = NextTimer(); timer != protocol::kNever) {

@@ -68,6 +68,7 @@ std::shared_ptr<EngineImpl> EngineImpl::Create(EngineConfig config) {
 EngineImpl::EngineImpl(EngineConfig config)
     : config_(std::move(config)),
       fork_generation_(ForkGeneration()),
+      waiter_(FewerCoresThan(config_.size) ? 1 : kPollsPerYield),
       machine_(RankOptions(config_)),
       scratch_(new char[kScratchBytes]) {
   const int peers = config_.rank.value() == 0 ? config_.size : 1;

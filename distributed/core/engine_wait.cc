@@ -85,6 +85,7 @@ EngineImpl::WaitEnd EngineImpl::Lead(absl::FunctionRef<bool()> done, SteadyNanos
     {
       absl::MutexLock lock(&mu_);
       leader_sleeps_ = false;
+      WakeLanes();
       Pump(deferred);
       timer = NextTimer();
       is_done = done();
@@ -97,7 +98,7 @@ EngineImpl::WaitEnd EngineImpl::Lead(absl::FunctionRef<bool()> done, SteadyNanos
     leader_sleeps_ = true;
     leader_wakes_at_ = std::min(until, timer);
     // What others changed since the last poll woke nobody.
-    if (done() || NextTimer() < timer) wake_.Signal();
+    if (SleepLanes() || done() || NextTimer() < timer) wake_.Signal();
     return PollFds();
   };
   while (true) {

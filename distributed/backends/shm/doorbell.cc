@@ -23,21 +23,6 @@ constexpr int kPolls = 256;
 constexpr std::chrono::microseconds kShortSpin{40};
 constexpr std::chrono::microseconds kLongSpin{200};
 
-bool IsCrowded(int ranks) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return true;
-  return CPU_COUNT(&set) < ranks;
-}
-
-inline void Relax() {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__) || defined(__arm__)
-  asm volatile("yield" ::: "memory");
-#endif
-}
-
 void FutexWait(std::atomic<uint32_t>& word, uint32_t value, absl::Duration timeout) {
   const timespec time = absl::ToTimespec(timeout);
   // Not a private futex: the peers have the word at other addresses.
@@ -46,7 +31,7 @@ void FutexWait(std::atomic<uint32_t>& word, uint32_t value, absl::Duration timeo
 
 }  // namespace
 
-Doorbell::Doorbell(Peers& peers) : peers_(peers), crowded_(IsCrowded(peers.size())) {}
+Doorbell::Doorbell(Peers& peers) : peers_(peers), crowded_(FewerCoresThan(peers.size())) {}
 
 void Doorbell::Wake(Bed& bed) {
   bed.bell.fetch_add(1, std::memory_order_release);

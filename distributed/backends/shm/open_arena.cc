@@ -12,7 +12,7 @@
 #include "absl/time/clock.h"
 
 #include "distributed/backends/shm/geometry.h"
-#include "distributed/backends/shm/segment.h"
+#include "distributed/core/channel/segment.h"
 #include "distributed/core/channel/fork.h"
 
 namespace leafpack::shm {

@@ -18,7 +18,7 @@
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
 
-#include "distributed/backends/shm/segment.h"
+#include "distributed/core/channel/segment.h"
 #include "distributed/core/channel/key_value_store.h"
 
 namespace leafpack::shm {

@@ -19,6 +19,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "absl/types/span.h"
+
+#include "distributed/core/channel/rights.h"
 
 namespace leafpack::shm {
 namespace {
@@ -65,49 +68,20 @@ TrackedFd NewSocket() {
 }
 
 bool SendHello(int socket, const Hello& hello, int segment_fd) {
-  iovec part{const_cast<Hello*>(&hello), sizeof hello};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(header), &segment_fd, sizeof(int));
-  return sendmsg(socket, &message, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof hello);
+  const std::string_view bytes(reinterpret_cast<const char*>(&hello), sizeof hello);
+  return SendWithFd(socket, bytes, segment_fd) == static_cast<ssize_t>(sizeof hello);
 }
 
 enum class Read { kNothing, kHello, kClosed };
 
 Read ReadHello(int socket, Hello* hello, TrackedFd* segment_fd) {
-  iovec part{hello, sizeof *hello};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  ssize_t got = -1;
-  int error = 0;
-  *segment_fd = TrackedFd::Open([&] {
-    got = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    error = errno;
-    if (got < 0) return -1;
-    const cmsghdr* header = CMSG_FIRSTHDR(&message);
-    if (header == nullptr || header->cmsg_level != SOL_SOCKET ||
-        header->cmsg_type != SCM_RIGHTS || header->cmsg_len != CMSG_LEN(sizeof(int))) {
-      return -1;
-    }
-    int fd;
-    std::memcpy(&fd, CMSG_DATA(header), sizeof fd);
-    return fd;
-  });
-  if (got < 0 && (error == EAGAIN || error == EINTR)) return Read::kNothing;
-  if (got != static_cast<ssize_t>(sizeof *hello) || (message.msg_flags & MSG_CTRUNC) != 0 ||
-      !segment_fd->valid() || std::memcmp(hello->magic, kMagic, sizeof kMagic) != 0) {
+  segment_fd->Close();
+  const ssize_t got = ReceiveWithFd(
+      socket, absl::MakeSpan(reinterpret_cast<char*>(hello), sizeof *hello), *segment_fd);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return Read::kNothing;
+  // Nor one that lost its descriptor on the way, since this process may have no more.
+  if (got != static_cast<ssize_t>(sizeof *hello) || !segment_fd->valid() ||
+      std::memcmp(hello->magic, kMagic, sizeof kMagic) != 0) {
     return Read::kClosed;
   }
   return Read::kHello;

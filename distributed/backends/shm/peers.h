@@ -19,7 +19,7 @@
 #include "absl/time/time.h"
 
 #include "distributed/backends/shm/geometry.h"
-#include "distributed/backends/shm/segment.h"
+#include "distributed/core/channel/segment.h"
 #include "distributed/core/channel/fork.h"
 #include "distributed/core/channel/key_value_store.h"
 

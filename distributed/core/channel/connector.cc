@@ -16,8 +16,10 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 
 #include "distributed/core/channel/handshake.h"
+#include "distributed/core/channel/rights.h"
 #include "distributed/core/channel/sockets.h"
 #include "distributed/core/channel/store_thread.h"
 
@@ -38,11 +40,14 @@ class MessageReader {
   using LengthOf = absl::StatusOr<size_t> (*)(std::string_view prefix);
   enum class Result { kMore, kDone, kBad, kClosed };
 
-  Result Read(int fd, LengthOf length_of) {
+  // `rights`, if there is one, gets a descriptor that comes along; others are dropped.
+  Result Read(int fd, LengthOf length_of, TrackedFd* rights = nullptr) {
     while (true) {
       while (buffer_.size() < need_) {
         char bytes[512];
-        const ssize_t n = recv(fd, bytes, std::min(sizeof bytes, need_ - buffer_.size()), MSG_DONTWAIT);
+        const absl::Span<char> room = absl::MakeSpan(bytes, std::min(sizeof bytes, need_ - buffer_.size()));
+        const ssize_t n = rights == nullptr ? recv(fd, room.data(), room.size(), MSG_DONTWAIT)
+                                            : ReceiveWithFd(fd, room, *rights);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return Result::kMore;
         if (n <= 0) return Result::kClosed;
@@ -63,11 +68,11 @@ class MessageReader {
   bool has_length_ = false;
 };
 
-// A handshake message always fits into the buffer of a fresh socket.
-bool SendWhole(int fd, std::string_view message) {
+// A handshake message always fits into the buffer of a fresh socket. `rights` >= 0: a descriptor that goes along.
+bool SendWhole(int fd, std::string_view message, int rights = -1) {
   ssize_t n;
   do {
-    n = send(fd, message.data(), message.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    n = SendWithFd(fd, message, rights);
   } while (n < 0 && errno == EINTR);
   return n == static_cast<ssize_t>(message.size());
 }
@@ -159,6 +164,7 @@ class Connector::Impl {
   size_t next_address_ = 0;  // 0: Unix, i: tcp[i - 1]; the current one is the one before
   bool attempt_local_ = false;
   TrackedFd attempt_fd_;
+  TrackedFd lane_fd_;  // came with the answer
   MessageReader reader_;
   Clock::time_point attempt_deadline_ = kNever;
   Clock::time_point retry_at_ = kNever;
@@ -446,13 +452,20 @@ void Connector::Impl::Answer(Unproven& peer) {
     rejected_.push_back({said, rank_is_lost, absl::FailedPreconditionError(reason)});
     return;
   }
+  Lane::Made made;
+  if (peer.local && options_.use_lanes) {
+    // Without memory for it the socket does alone.
+    if (absl::StatusOr<Lane::Made> lane = Lane::Make(); lane.ok()) made = *std::move(lane);
+  }
+  const bool framed = made.lane != nullptr;
   // A peer that is gone already shows in its link.
-  SendWhole(peer.fd.get(), EncodeReply({true, rendezvous_.token_b, ""}));
+  SendWhole(peer.fd.get(), EncodeReply({true, rendezvous_.token_b, "", framed}), made.fd.get());
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, peer.fd.get(), nullptr);
   in_[hello->rank] = true;
   if (joined_count_ == 0) all_local_ = true;
   all_local_ = all_local_ && peer.local;
-  joined_.push_back({static_cast<int>(hello->rank), std::move(peer.fd), peer.local});
+  joined_.push_back(
+      {static_cast<int>(hello->rank), std::move(peer.fd), peer.local, framed, std::move(made.lane)});
   if (++joined_count_ == options_.size - 1) Finish();
 }
 
@@ -465,6 +478,7 @@ std::string Connector::Impl::AddressName() const {
 
 void Connector::Impl::TryNext() {
   attempt_fd_.Close();
+  lane_fd_.Close();
   attempt_ = Attempt::kIdle;
   attempt_deadline_ = retry_at_ = kNever;
   reader_ = MessageReader();
@@ -527,7 +541,7 @@ void Connector::Impl::SayHello() {
 }
 
 void Connector::Impl::OnReply() {
-  switch (reader_.Read(attempt_fd_.get(), &ReplyLength)) {
+  switch (reader_.Read(attempt_fd_.get(), &ReplyLength, &lane_fd_)) {
     case MessageReader::Result::kMore:
       return;
     case MessageReader::Result::kBad:
@@ -543,7 +557,15 @@ void Connector::Impl::OnReply() {
     return Fail(absl::FailedPreconditionError(absl::StrCat("rank 0 turned this rank away: ", reply->reason)));
   }
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, attempt_fd_.get(), nullptr);
-  joined_.push_back({0, std::move(attempt_fd_), attempt_local_});
+  std::unique_ptr<Lane> lane;
+  if (reply->lane) {
+    // Without it (no descriptor or memory was left here) this side goes on over the socket.
+    if (absl::StatusOr<std::unique_ptr<Lane>> opened = Lane::Open(lane_fd_); opened.ok()) {
+      lane = *std::move(opened);
+    }
+  }
+  lane_fd_.Close();
+  joined_.push_back({0, std::move(attempt_fd_), attempt_local_, reply->lane, std::move(lane)});
   Finish();
 }
 

@@ -10,6 +10,7 @@
 //   store["channel"] = token A, B, addresses  ->   looks (check, 1 to 20 ms), then connects: Unix, TCP
 //                                             <-   HELLO {token A, rank, size, versions}
 //   WELCOME {token B} or REJECT {token B, why} ->  joined, or failed for good
+//   (over a Unix socket a WELCOME brings a Lane, unless rank 0 has no memory for one)
 // A stranger (wrong token, no record, half a HELLO for 5 s) is closed in silence. From WELCOME on the
 // connection carries records. Ranks may come late: rank 0 hands each over as it comes and goes on
 // accepting until all are in; then the listeners close.
@@ -28,10 +29,11 @@
 
 #include "distributed/core/channel/fork.h"
 #include "distributed/core/channel/key_value_store.h"
+#include "distributed/core/channel/lane.h"
 
 namespace leafpack {
 
-inline constexpr uint32_t kChannelProtocolVersion = 1;
+inline constexpr uint32_t kChannelProtocolVersion = 2;
 
 struct ConnectorOptions {
   int rank = 0;  // group rank
@@ -47,6 +49,7 @@ struct ConnectorOptions {
   int max_unproven = 16;
   bool use_unix = true;
   bool use_tcp = true;
+  bool use_lanes = true;  // offer shared memory beside Unix sockets
 };
 
 class Connector {
@@ -60,8 +63,12 @@ class Connector {
   // A rank whose connection is up. Rank 0 gets one per other rank; rank r one for rank 0.
   struct Joined {
     int rank;
-    TrackedFd fd;  // for Link::Attach
-    bool local;    // came by Unix socket: same host
+    TrackedFd fd;
+    bool local;  // came by Unix socket: same host
+    // A lane was offered: for Link::AttachWithLane, with `lane` (null where it could not be opened
+    // here). Otherwise for Link::Attach.
+    bool framed = false;
+    std::unique_ptr<Lane> lane;
   };
 
   // Rank 0: a process with the right token that cannot be let in.

@@ -407,7 +407,7 @@ INSTANTIATE_TEST_SUITE_P(
         RejectCase{"Size", [](auto& o) { o.size = 4; },
                    "rank 1 says that the group has 4 ranks, rank 0 says 3", true},
         RejectCase{"LaterProtocol", [](auto& o) { o.protocol_version = 9; },
-                   "rank 1 speaks version 9 of the protocol, rank 0 version 1", true},
+                   "rank 1 speaks version 9 of the protocol, rank 0 version 2", true},
         RejectCase{"Library", [](auto& o) { o.library_version = "2.0"; },
                    "rank 1 runs leafpack 2.0, rank 0 leafpack 1.2.3", true},
         RejectCase{"Duplicate", [](auto& o) { o.rank = 2; }, "two processes came as rank 2", false},

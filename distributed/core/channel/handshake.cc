@@ -178,7 +178,11 @@ absl::StatusOr<Hello> DecodeHello(std::string_view body, uint32_t own_protocol_v
 std::string EncodeReply(const Reply& reply) {
   std::string body(1, reply.welcome ? 1 : 0);
   AppendToken(body, reply.token);
-  if (!reply.welcome) body.append(reply.reason, 0, kMaxReasonBytes);
+  if (reply.welcome) {
+    body.push_back(reply.lane ? 1 : 0);
+  } else {
+    body.append(reply.reason, 0, kMaxReasonBytes);
+  }
   return WithPrefix(kReplyMagic, body);
 }
 
@@ -193,10 +197,15 @@ absl::StatusOr<Reply> DecodeReply(std::string_view body) {
   Reply reply;
   reply.welcome = body[0] == 1;
   reply.token = ReadToken(body.substr(1));
-  if (reply.welcome && body.size() != kReplyFixedBytes) {
-    return absl::InvalidArgumentError("a WELCOME of the wrong length");
+  const std::string_view rest = body.substr(kReplyFixedBytes);
+  if (reply.welcome) {
+    if (rest.size() != 1 || static_cast<uint8_t>(rest[0]) > 1) {
+      return absl::InvalidArgumentError("a WELCOME that says nothing of a lane");
+    }
+    reply.lane = rest[0] == 1;
+    return reply;
   }
-  reply.reason = std::string(body.substr(kReplyFixedBytes));
+  reply.reason = std::string(rest);
   return reply;
 }
 

@@ -70,6 +70,9 @@ struct Reply {
   bool welcome = false;
   ChannelToken token{};
   std::string reason;  // of a REJECT; cut at 1 KiB
+  // Of a WELCOME: the descriptor of a Lane comes with the message's first byte, and the socket carries frames
+  // from the next byte on.
+  bool lane = false;
 };
 std::string EncodeReply(const Reply& reply);
 absl::StatusOr<size_t> ReplyLength(std::string_view prefix);

@@ -91,19 +91,22 @@ TEST(HandshakeTest, LengthsAreChecked) {
 }
 
 TEST(HandshakeTest, ReplyRoundTrip) {
-  for (const bool welcome : {true, false}) {
-    const Reply in{welcome, *NewToken(), welcome ? "" : std::string(5000, 'r')};
+  for (const auto& [welcome, lane] : {std::pair(true, true), std::pair(true, false), std::pair(false, false)}) {
+    const Reply in{welcome, *NewToken(), welcome ? "" : std::string(5000, 'r'), lane};
     const std::string wire = EncodeReply(in);
     ASSERT_EQ(*ReplyLength(wire.substr(0, 8)), wire.size() - 8);
     absl::StatusOr<Reply> out = DecodeReply(wire.substr(8));
     ASSERT_TRUE(out.ok());
     EXPECT_EQ(out->welcome, welcome);
+    EXPECT_EQ(out->lane, lane);
     EXPECT_EQ(out->token, in.token);
     EXPECT_EQ(out->reason, in.reason.substr(0, 1024));
   }
   EXPECT_FALSE(DecodeReply(std::string(17, '\2')).ok());
   EXPECT_FALSE(DecodeReply("").ok());
-  EXPECT_FALSE(DecodeReply(std::string(18, '\1')).ok());
+  EXPECT_FALSE(DecodeReply(std::string(17, '\1')).ok());
+  EXPECT_FALSE(DecodeReply(std::string(17, '\1') + '\2').ok());
+  EXPECT_FALSE(DecodeReply(std::string(19, '\1')).ok());
 }
 
 }  // namespace

@@ -5,6 +5,11 @@
 // each as soon as the socket takes it. A failed write does not end reading: bytes that a peer sent
 // before its death are delivered before its hang-up is.
 //
+// Between processes of one host records may take a Lane, shared memory beside the socket. The socket then
+// carries frames: 4 bytes of length, in the host's byte order, and as many bytes. Length 0 wakes a reader that sleeps;
+// 2^32 - 1 says that the stream goes on in the lane; a detour's mark in the lane, that it goes on in the
+// socket. Each direction begins in the socket.
+//
 // Not thread-safe: the owner's mutex guards a Link. Nothing here blocks.
 #ifndef LEAFPACK_DISTRIBUTED_CORE_CHANNEL_LINK_H_
 #define LEAFPACK_DISTRIBUTED_CORE_CHANNEL_LINK_H_
@@ -14,6 +19,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -23,6 +29,7 @@
 #include "absl/types/span.h"
 
 #include "distributed/core/channel/fork.h"
+#include "distributed/core/channel/lane.h"
 
 namespace leafpack {
 
@@ -52,6 +59,9 @@ class Link {
   // Gives the link its connected, non-blocking socket and sends what is queued as far as it goes.
   // Called once. A write error shows later, in Send or read.
   void Attach(TrackedFd fd);
+  // The same for a Unix socket on which a lane was offered. `lane` is null where this side could not open
+  // it; the peer, which knows whether it could, must use this too.
+  void AttachWithLane(TrackedFd fd, std::unique_ptr<Lane> lane);
 
   // Sends `parts` as one record: at once as far as the socket takes it, the rest is queued. Returns the
   // record's number. Unavailable once writing failed (known by an earlier Send or Flush, or by this
@@ -72,6 +82,12 @@ class Link {
   // `scratch` is the buffer to read into (not empty; 64 KiB serves well). Bytes that follow a write
   // error are still delivered. kDrained when there is no connection yet.
   ReadState ReadAvailable(absl::Span<char> scratch, Sink sink, size_t max_bytes = size_t{4} << 20);
+
+  // With a lane: says whether the owner sleeps on the descriptor. Only then the peer's records make it readable;
+  // otherwise ReadAvailable must be called again and again. True: there is something to read already, so do not
+  // sleep. Asleep at first. Without a lane nothing happens.
+  bool SetAsleep(bool asleep);
+  bool has_lane() const { return lane_ != nullptr; }
 
   // Closes the socket and drops the queue; further reads give kHungUp. Idempotent. Queued bytes that
   // the kernel took are still delivered to the peer.
@@ -100,6 +116,14 @@ class Link {
   void FailWriting(int error);
   // Sends once; returns bytes taken (0: would block), or -1 after FailWriting.
   ssize_t SendSome(absl::Span<const std::string_view> parts);
+  // Sends a frame that has a length only. False when the socket takes nothing or fails.
+  bool SendMark(uint32_t length);
+  // Sends a record by the lane. False: it must go by the socket.
+  bool SendByLane(absl::Span<const std::string_view> parts, size_t size);
+  // Takes bytes of a socket that carries frames: what belongs to records goes to the sink. False when it stops.
+  bool TakeFramed(absl::Span<const char> bytes, Sink sink);
+  ReadState ReadLane(Sink sink, size_t max_bytes, size_t& total);
+  ReadState HangUp(std::string_view reason);
 
   LinkOptions options_;
   TrackedFd fd_;
@@ -110,6 +134,18 @@ class Link {
   SendId next_id_ = 1;       // the queue holds next_id_ - queue_.size() .. next_id_ - 1
   std::deque<Queued> queue_;
   size_t queued_bytes_ = 0;  // without what has left
+
+  bool framed_ = false;
+  std::unique_ptr<Lane> lane_;
+  bool sends_by_lane_ = false;
+  bool reads_from_lane_ = false;
+  bool socket_ended_ = false;   // what the lane holds still comes
+  int quiet_reads_ = 0;         // of an empty lane since the socket was read
+  char frame_header_[4];        // of the frame that is being read
+  size_t header_bytes_ = 0;     // of it that are there
+  size_t frame_left_ = 0;       // bytes of the frame that are still to come
+  std::string lane_rest_;       // of a record that wraps, where the sink stopped
+  std::string behind_;          // read from the socket, to be taken after a part of the lane
 };
 
 // Sets what every socket of the channel has: TCP_NODELAY, keepalive (5 s idle, then 5 probes 1 s

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -15,6 +16,8 @@
 #include "gtest/gtest.h"
 
 #include "distributed/core/channel/channel_testutil.h"
+#include "distributed/core/channel/lane.h"
+#include "distributed/core/channel/segment.h"
 
 namespace leafpack {
 namespace {
@@ -249,6 +252,203 @@ TEST(LinkTest, LastBytesOfKilledPeer) {
     while (state != Link::ReadState::kHungUp) {
       pollfd wait = {link.fd(), POLLIN, 0};
       ASSERT_EQ(poll(&wait, 1, 60000), 1);
+      received += ReadAll(link, &state);
+    }
+    EXPECT_EQ(received.size(), 50000u);
+    if (round % 2 == 1) {
+      ASSERT_EQ(waitpid(child, &status, 0), child);
+    }
+    EXPECT_TRUE(WIFSIGNALED(status));
+  }
+}
+
+// Two links with a lane between them, as between processes of one host.
+struct LanePair {
+  explicit LanePair(bool peer_has_it = true) {
+    auto [x, y] = SocketPair();
+    absl::StatusOr<Lane::Made> made = Lane::Make();
+    EXPECT_TRUE(made.ok()) << made.status();
+    memory = std::move(made->fd);
+    a.AttachWithLane(std::move(x), std::move(made->lane));
+    std::unique_ptr<Lane> lane;
+    if (peer_has_it) lane = *Lane::Open(memory);
+    b.AttachWithLane(std::move(y), std::move(lane));
+  }
+  TrackedFd memory;
+  Link a, b;
+};
+
+bool IsReadable(const Link& link) {
+  pollfd wait = {link.fd(), POLLIN, 0};
+  return poll(&wait, 1, 0) == 1;
+}
+
+TEST(LinkWithLaneTest, RecordsComeInOrderBothWays) {
+  LanePair pair;
+  ASSERT_TRUE(pair.a.Send("hello").ok());
+  const std::string_view parts[] = {" two", "", " parts"};
+  ASSERT_TRUE(pair.a.Send(parts).ok());
+  ASSERT_TRUE(pair.b.Send("back").ok());
+  Link::ReadState state;
+  EXPECT_EQ(ReadAll(pair.b, &state), "hello two parts");
+  EXPECT_EQ(state, Link::ReadState::kDrained);
+  EXPECT_EQ(ReadAll(pair.a), "back");
+}
+
+TEST(LinkWithLaneTest, TheSocketIsQuietWhileTheReaderIsAwake) {
+  LanePair pair;
+  ASSERT_TRUE(pair.a.Send("first").ok());
+  EXPECT_TRUE(IsReadable(pair.b)) << "asleep at first";
+  EXPECT_EQ(ReadAll(pair.b), "first");
+  pair.b.SetAsleep(true);  // has the next read look at the socket too
+  EXPECT_EQ(ReadAll(pair.b), "");
+  pair.b.SetAsleep(false);
+  ASSERT_TRUE(pair.a.Send("second").ok());
+  EXPECT_FALSE(IsReadable(pair.b));
+  EXPECT_TRUE(pair.b.SetAsleep(true)) << "nobody will wake for the record that is there";
+  EXPECT_EQ(ReadAll(pair.b), "second");
+  EXPECT_FALSE(pair.b.SetAsleep(true));
+  EXPECT_FALSE(IsReadable(pair.b));
+  ASSERT_TRUE(pair.a.Send("third").ok());
+  EXPECT_TRUE(IsReadable(pair.b));
+  EXPECT_EQ(ReadAll(pair.b), "third");
+  EXPECT_EQ(ReadAll(pair.b), "");
+  EXPECT_FALSE(IsReadable(pair.b)) << "the sign was taken";
+}
+
+// Records that do not fit go by the socket, and nothing overtakes anything.
+TEST(LinkWithLaneTest, DetoursKeepOrder) {
+  for (const unsigned seed : {1u, 2u, 3u, 4u}) {
+    for (const size_t scratch : {size_t{3}, size_t{1000}, size_t{65536}}) {
+      LanePair pair;
+      const int small = 4096;
+      setsockopt(pair.a.fd(), SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
+      std::mt19937 random(seed);
+      std::string sent, received;
+      const unsigned records = scratch < 10 ? 60 : 400;
+      for (unsigned i = 0; i < records; ++i) {
+        const size_t size = random() % 20 == 0 ? random() % 300000 : random() % 9000;
+        const std::string record = Pattern(size, i);
+        ASSERT_TRUE(pair.a.Send(record).ok());
+        sent += record;
+        if (random() % 3 == 0) pair.b.SetAsleep(random() % 2 == 0);
+        if (random() % 5 == 0) received += ReadAll(pair.b, nullptr, scratch);
+        if (random() % 5 == 0) {
+          ASSERT_TRUE(pair.a.Flush().ok());
+        }
+      }
+      while (pair.a.wants_write()) {
+        ASSERT_TRUE(pair.a.Flush().ok());
+        received += ReadAll(pair.b, nullptr, scratch);
+      }
+      pair.b.SetAsleep(true);
+      received += ReadAll(pair.b, nullptr, scratch);
+      EXPECT_EQ(received.size(), sent.size());
+      ASSERT_TRUE(received == sent) << "seed " << seed << ", " << scratch << " bytes a read";
+    }
+  }
+}
+
+TEST(LinkWithLaneTest, ReadsInPiecesAndStops) {
+  LanePair pair;
+  std::string sent;
+  for (unsigned i = 0; i < 100; ++i) {
+    const std::string record = Pattern(1 + i * 70, i);
+    ASSERT_TRUE(pair.a.Send(record).ok());
+    sent += record;
+  }
+  std::string received, scratch(512, '\0');
+  int calls = 0;
+  const auto sink = [&](absl::Span<const char> bytes) {
+    received.append(bytes.data(), bytes.size());
+    return ++calls % 3 != 0;
+  };
+  while (received.size() < sent.size()) {
+    ASSERT_NE(pair.b.ReadAvailable(absl::MakeSpan(scratch), sink, /*max_bytes=*/5000),
+              Link::ReadState::kHungUp);
+    ASSERT_TRUE(pair.a.Flush().ok());
+    // What is left although the socket may be silent.
+    if (received.size() < sent.size()) {
+      ASSERT_TRUE(pair.b.SetAsleep(true) || IsReadable(pair.b)) << received.size();
+    }
+  }
+  EXPECT_TRUE(received == sent);
+}
+
+TEST(LinkWithLaneTest, APeerWithoutItsEndSpeaksByTheSocket) {
+  LanePair pair(/*peer_has_it=*/false);
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(pair.a.Send("to b").ok());
+    EXPECT_EQ(ReadAll(pair.b), "to b");
+    ASSERT_TRUE(pair.b.Send("to a").ok());
+    EXPECT_EQ(ReadAll(pair.a), "to a");
+  }
+  EXPECT_FALSE(pair.b.has_lane());
+  EXPECT_FALSE(pair.b.SetAsleep(true));
+}
+
+TEST(LinkWithLaneTest, WhatWasQueuedBeforeComesFirst) {
+  auto [x, y] = SocketPair();
+  absl::StatusOr<Lane::Made> made = Lane::Make();
+  ASSERT_TRUE(made.ok());
+  Link a, b;
+  ASSERT_TRUE(a.Send("one ").ok());
+  ASSERT_TRUE(a.Send("two ").ok());
+  b.AttachWithLane(std::move(y), *Lane::Open(made->fd));
+  a.AttachWithLane(std::move(x), std::move(made->lane));
+  ASSERT_TRUE(a.Send("three").ok());
+  EXPECT_EQ(ReadAll(b), "one two three");
+}
+
+TEST(LinkWithLaneTest, NonsenseInTheMemoryIsAHangUp) {
+  LanePair pair;
+  ASSERT_TRUE(pair.a.Send("12345678").ok());
+  absl::StatusOr<Segment> memory = Segment::Map(pair.memory.get(), Lane::MemoryBytes());
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  memory->data()[Lane::MemoryBytes() - 2 * Lane::kCapacity] = 100;  // the length
+  Link::ReadState state;
+  EXPECT_EQ(ReadAll(pair.b, &state), "");
+  EXPECT_EQ(state, Link::ReadState::kHungUp);
+  EXPECT_THAT(pair.b.hang_up_reason(), HasSubstr("makes no sense"));
+}
+
+// As LastBytesOfKilledPeer: what stands in the lane outlives its writer.
+TEST(LinkWithLaneTest, LastRecordsOfAKilledPeer) {
+  for (int round = 0; round < 20; ++round) {
+    int fds[2];
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds), 0);
+    absl::StatusOr<Lane::Made> made = Lane::Make();
+    ASSERT_TRUE(made.ok());
+    const int memory = dup(made->fd.get());  // its own is closed in the child
+    const pid_t child = fork();
+    if (child == 0) {
+      Link link;
+      absl::StatusOr<std::unique_ptr<Lane>> lane = Lane::Open(TrackedFd::Open([&] { return memory; }));
+      if (!lane.ok()) _exit(1);
+      link.AttachWithLane(TrackedFd::Open([&] { return fds[1]; }), *std::move(lane));
+      for (int i = 0; i < 50; ++i) {
+        if (!link.Send(std::string(1000, 'k')).ok()) _exit(1);
+      }
+      raise(SIGKILL);
+    }
+    close(fds[1]);
+    close(memory);
+    Link link;
+    link.AttachWithLane(TrackedFd::Open([&] { return fds[0]; }), std::move(made->lane));
+    int status = 0;
+    if (round % 2 == 0) {
+      ASSERT_EQ(waitpid(child, &status, 0), child);
+      while (link.Send("are you there?").ok()) {
+      }
+      EXPECT_FALSE(link.hung_up());
+    }
+    Link::ReadState state = Link::ReadState::kDrained;
+    std::string received;
+    while (state != Link::ReadState::kHungUp) {
+      if (!link.SetAsleep(true)) {
+        pollfd wait = {link.fd(), POLLIN, 0};
+        ASSERT_EQ(poll(&wait, 1, 60000), 1);
+      }
       received += ReadAll(link, &state);
     }
     EXPECT_EQ(received.size(), 50000u);

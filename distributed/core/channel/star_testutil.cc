@@ -48,7 +48,12 @@ bool Star::Progress() {
   if (connector_.state() == Connector::State::kConnecting) {
     if (connector_.Step() == Connector::State::kFailed) failure_ = connector_.status();
     for (Connector::Joined& one : connector_.TakeJoined()) {
-      links_[static_cast<size_t>(one.rank)]->Attach(std::move(one.fd));
+      Link& link = *links_[static_cast<size_t>(one.rank)];
+      if (one.framed) {
+        link.AttachWithLane(std::move(one.fd), std::move(one.lane));
+      } else {
+        link.Attach(std::move(one.fd));
+      }
     }
   }
   for (size_t rank = rank_ == 0 ? 1 : 0; rank < links_.size(); ++rank) {
@@ -69,6 +74,8 @@ absl::Status Star::Agree(absl::Time deadline) {
     if (connector_.fd() >= 0) fds_.push_back({connector_.fd(), POLLIN, 0});
     for (const std::unique_ptr<Link>& link : links_) {
       if (link->fd() < 0) continue;
+      // It always is: whoever writes wakes it.
+      link->SetAsleep(true);
       fds_.push_back({link->fd(), static_cast<short>(POLLIN | (link->wants_write() ? POLLOUT : 0)), 0});
     }
     return absl::MakeSpan(fds_);

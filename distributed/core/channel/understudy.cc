@@ -42,6 +42,7 @@ class Understudy::Impl {
     uint64_t uses_seen = 0;
     absl::Time wake_at = absl::InfiniteFuture();
     bool poked = false;
+    bool disarmed = false;  // since the client was asked last
     absl::flat_hash_map<int, Watched> fds;
 
     bool AnyDisarmed() const {
@@ -201,6 +202,7 @@ void Understudy::Impl::Serve(uint32_t id, bool ready) {
     client = it->second->client;
     // What others ask for from here on comes on top of the client's answer.
     it->second->poked = false;
+    it->second->disarmed = false;
     it->second->wake_at = absl::InfiniteFuture();
     running_ = id;
   }
@@ -214,7 +216,7 @@ void Understudy::Impl::Serve(uint32_t id, bool ready) {
   if (it == entries_.end()) return;
   Entry& entry = *it->second;
   entry.wake_at = std::min(entry.wake_at, next.wake_at);
-  if (!next.rearm) {
+  if (!next.rearm || entry.disarmed) {
     entry.uses_seen = entry.uses->load(std::memory_order_relaxed);
     return;
   }
@@ -283,6 +285,18 @@ void Understudy::Registration::Unwatch(int fd) {
 }
 
 void Understudy::Registration::NoteUse() { uses_->fetch_add(1, std::memory_order_relaxed); }
+
+void Understudy::Registration::Disarm() {
+  if (generation_ != ForkGeneration()) return;
+  Impl& impl = *owner_->impl_;
+  absl::MutexLock lock(&impl.mutex_);
+  const auto it = impl.entries_.find(id_);
+  if (it == impl.entries_.end()) return;
+  it->second->disarmed = true;
+  for (auto& [fd, watched] : it->second->fds) watched.armed = false;
+  it->second->uses_seen = uses_->load(std::memory_order_relaxed);
+  impl.wake_->Signal();
+}
 
 void Understudy::Registration::Poke() {
   if (generation_ != ForkGeneration()) return;

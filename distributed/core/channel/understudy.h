@@ -59,6 +59,9 @@ class Understudy {
     void Unwatch(int fd);
     // A caller serves the group: ticks before the next look do not re-arm. Cheap (one atomic add).
     void NoteUse();
+    // A caller begins to serve what the descriptors do not show while it does: takes all of them for
+    // disarmed, so that the next ticks look after the client. For the first NoteUse after an answer that re-armed.
+    void Disarm();
     // Calls OnTick soon.
     void Poke();
     // Poke, but only if a descriptor is disarmed: after an async post, whose answer should not wait

@@ -10,6 +10,13 @@
 
 namespace leafpack {
 
+bool FewerCoresThan(int ranks) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return true;
+  return CPU_COUNT(&set) < ranks;
+}
+
 bool SpinBrake::MaySpin() {
   if (skip_ == 0) return true;
   --skip_;
@@ -51,6 +58,14 @@ Waiter::Result Waiter::Wait(absl::FunctionRef<bool()> poll, absl::FunctionRef<ab
     Clock::time_point before = Clock::now();
     bool long_yield = false;
     while (!long_yield && before < end) {
+      for (int i = 1; i < polls_; ++i) {
+        Relax();
+        if (poll()) {
+          brake_.Report(false);
+          return Result::kProgress;
+        }
+      }
+      before = Clock::now();
       sched_yield();
       const Clock::time_point after = Clock::now();
       long_yield = after - before > absl::ToChronoNanoseconds(SpinBrake::kLongYield);

@@ -22,6 +22,18 @@ namespace leafpack {
 inline constexpr absl::Duration kSpin = absl::Microseconds(30);
 inline constexpr absl::Duration kSlice = absl::Milliseconds(50);
 
+// What a loop that polls memory does between two looks.
+inline void Relax() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__) || defined(__arm__)
+  asm volatile("yield" ::: "memory");
+#endif
+}
+
+// Whether this process may use fewer cores than `ranks`, so that one that spins may keep another from running.
+bool FewerCoresThan(int ranks);
+
 // Decides whether the next wait may spin. Pure.
 class SpinBrake {
  public:
@@ -64,6 +76,9 @@ class Waiter {
     kInterrupted,  // a signal came: look at interrupts
   };
 
+  // `polls`: how often it looks before each yield; more than once only where the ranks have cores of their own.
+  explicit Waiter(int polls = 1) : polls_(polls) {}
+
   // Calls `poll`, with yields between, for up to kSpin; then sleeps on `fds` for at most kSlice, or
   // until `until`. `poll` reads without blocking and says whether what the caller waits for has come;
   // it is called at least once. `fds` is asked for only before sleeping, after the last `poll` (it may
@@ -75,6 +90,7 @@ class Waiter {
   const SpinBrake& brake() const { return brake_; }
 
  private:
+  const int polls_;
   SpinBrake brake_;
 };
 

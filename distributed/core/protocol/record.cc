@@ -192,10 +192,40 @@ void RecordParser::Append(std::string_view bytes) {
 }
 
 absl::StatusOr<std::optional<Record>> RecordParser::Next() {
+  size_t taken;
+  absl::StatusOr<Record> record = Parse(std::string_view(buffer_).substr(start_), taken);
+  if (!record.ok()) return record.status();
+  if (taken == 0) return std::nullopt;
+  start_ += taken;
+  if (start_ == buffer_.size()) {
+    buffer_.clear();
+    start_ = 0;
+  }
+  return std::optional<Record>(*std::move(record));
+}
+
+absl::StatusOr<std::optional<Record>> RecordParser::Next(std::string_view& bytes) {
+  if (pending() > 0) {
+    Append(std::exchange(bytes, {}));
+    return Next();
+  }
+  size_t taken;
+  absl::StatusOr<Record> record = Parse(bytes, taken);
+  if (!record.ok()) return record.status();
+  if (taken == 0) {
+    Append(std::exchange(bytes, {}));
+    return std::nullopt;
+  }
+  bytes.remove_prefix(taken);
+  return std::optional<Record>(*std::move(record));
+}
+
+absl::StatusOr<Record> RecordParser::Parse(std::string_view bytes, size_t& taken) {
+  taken = 0;
   if (!error_.ok()) return error_;
-  const char* at = buffer_.data() + start_;
-  const size_t have = buffer_.size() - start_;
-  if (have < kHeaderBytes) return std::nullopt;
+  Record record;
+  if (bytes.size() < kHeaderBytes) return record;
+  const char* const at = bytes.data();
   const uint32_t length = GetInt<uint32_t>(at);
   const auto type = static_cast<uint8_t>(at[4]);
   const auto kind = static_cast<uint8_t>(at[5]);
@@ -213,8 +243,7 @@ absl::StatusOr<std::optional<Record>> RecordParser::Next() {
                                                             " bytes, allowed are ", shape.min_body,
                                                             " to ", shape.max_body));
   }
-  if (have - kHeaderBytes < length) return std::nullopt;
-  Record record;
+  if (bytes.size() - kHeaderBytes < length) return record;
   record.type = static_cast<RecordType>(type);
   record.kind = kind;
   record.flags = flags;
@@ -224,12 +253,8 @@ absl::StatusOr<std::optional<Record>> RecordParser::Next() {
   record.digest.lo = GetInt<uint64_t>(at + 24);
   record.digest.hi = GetInt<uint64_t>(at + 32);
   record.body.assign(at + kHeaderBytes, length);
-  start_ += kHeaderBytes + length;
-  if (start_ == buffer_.size()) {
-    buffer_.clear();
-    start_ = 0;
-  }
-  return std::optional<Record>(std::move(record));
+  taken = kHeaderBytes + length;
+  return record;
 }
 
 std::string EncodeSoftDigest(const Digest128& soft) {

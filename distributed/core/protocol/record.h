@@ -98,12 +98,18 @@ class RecordParser {
   // bytes are no record: an unknown type, kind or flag, a body over the limit, a body that a record
   // of its type cannot have.
   absl::StatusOr<std::optional<Record>> Next();
+  // The same where `bytes` have just been read: takes a whole record out of them without keeping them first. Call it
+  // until there is no record; what is unfinished is kept then, and `bytes` is empty.
+  absl::StatusOr<std::optional<Record>> Next(std::string_view& bytes);
 
   // Bytes of an unfinished record; nonzero at a hang-up means that the peer died in the middle of
   // one.
   size_t pending() const { return buffer_.size() - start_; }
 
  private:
+  // The record that `bytes` begin with, and its length on the wire; 0 if it is not whole.
+  absl::StatusOr<Record> Parse(std::string_view bytes, size_t& taken);
+
   std::string buffer_;
   size_t start_ = 0;
   absl::Status error_;

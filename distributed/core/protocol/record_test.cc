@@ -107,6 +107,36 @@ TEST(RecordParserTest, EveryTypeSurvivesAnyCut) {
   }
 }
 
+// What was just read is taken from where it lies, and only what is unfinished is kept.
+TEST(RecordParserTest, TakesRecordsFromFreshBytes) {
+  std::string wire;
+  for (int i = 0; i < 3; ++i) wire += EncodeRecord(Make(RecordType::kLost, 0, EncodeReason(std::string(i, 'r'))));
+  for (size_t step : {wire.size(), size_t{1}, size_t{7}, size_t{41}, size_t{45}}) {
+    RecordParser parser;
+    size_t seen = 0;
+    for (size_t at = 0; at < wire.size(); at += step) {
+      std::string_view bytes = std::string_view(wire).substr(at, step);
+      while (true) {
+        absl::StatusOr<std::optional<Record>> next = parser.Next(bytes);
+        ASSERT_TRUE(next.ok()) << next.status();
+        if (!next->has_value()) break;
+        EXPECT_EQ(*DecodeReason(**next), std::string(seen++, 'r')) << "in steps of " << step;
+      }
+      EXPECT_TRUE(bytes.empty());
+    }
+    EXPECT_EQ(seen, 3u) << "in steps of " << step;
+    EXPECT_EQ(parser.pending(), 0u);
+  }
+  RecordParser parser;
+  std::string bad = EncodeRecord(Make(RecordType::kCommit));
+  bad[4] = 0;
+  std::string_view bytes = bad;
+  EXPECT_FALSE(parser.Next(bytes).ok());
+  std::string good = EncodeRecord(Make(RecordType::kCommit));
+  bytes = good;
+  EXPECT_FALSE(parser.Next(bytes).ok()) << "it stays in error";
+}
+
 TEST(RecordParserTest, AttachmentFollowsTheBody) {
   Record record = Make(RecordType::kAgree, 0, EncodeSoftDigest({}));
   record.flags = kFlagFrame;

@@ -3,8 +3,8 @@
 // Nothing has a name, so nothing is left behind when a process is killed: the memory goes with the
 // last mapping. The size is sealed and every page reserved at creation, so that a lack of memory is an
 // error there and never a SIGBUS later.
-#ifndef LEAFPACK_DISTRIBUTED_BACKENDS_SHM_SEGMENT_H_
-#define LEAFPACK_DISTRIBUTED_BACKENDS_SHM_SEGMENT_H_
+#ifndef LEAFPACK_DISTRIBUTED_CORE_CHANNEL_SEGMENT_H_
+#define LEAFPACK_DISTRIBUTED_CORE_CHANNEL_SEGMENT_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 #include "distributed/core/channel/fork.h"
 
-namespace leafpack::shm {
+namespace leafpack {
 
 // A handle of a mapping; copies share it. Empty if default constructed.
 class Segment {
@@ -54,6 +54,6 @@ struct Segment::Created {
   TrackedFd fd;
 };
 
-}  // namespace leafpack::shm
+}  // namespace leafpack
 
-#endif  // LEAFPACK_DISTRIBUTED_BACKENDS_SHM_SEGMENT_H_
+#endif  // LEAFPACK_DISTRIBUTED_CORE_CHANNEL_SEGMENT_H_

@@ -1,4 +1,4 @@
-#include "distributed/backends/shm/segment.h"
+#include "distributed/core/channel/segment.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -20,7 +20,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
-namespace leafpack::shm {
+namespace leafpack {
 namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
@@ -191,4 +191,4 @@ absl::StatusOr<Segment> Segment::InProcess(size_t bytes) {
   return segment;
 }
 
-}  // namespace leafpack::shm
+}  // namespace leafpack
