@@ -12,7 +12,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "absl/base/no_destructor.h"
-#include "absl/log/check.h"
+#include "absl/log/absl_check.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
@@ -106,9 +106,9 @@ class Meeting {
       const ReduceOpKind op = first[i].op;
       at::Tensor sum;
       for (const std::vector<Reduction>* inputs : round.inputs) {
-        CHECK_EQ(inputs->size(), first.size()) << "ranks give NCCL different groups of calls";
+        ABSL_CHECK_EQ(inputs->size(), first.size()) << "ranks give NCCL different groups of calls";
         const Reduction& reduction = (*inputs)[i];
-        CHECK(reduction.op == op && reduction.tensor.numel() == first[i].tensor.numel() &&
+        ABSL_CHECK(reduction.op == op && reduction.tensor.numel() == first[i].tensor.numel() &&
               reduction.tensor.scalar_type() == first[i].tensor.scalar_type())
             << "ranks give NCCL different calls";
         at::Tensor input = reduction.tensor.clone();
@@ -188,9 +188,9 @@ class MockCommunicator : public Communicator {
   absl::Status AllReduce(const std::vector<Reduction>& calls) override {
     std::vector<Reduction> reductions;
     for (const Reduction& call : calls) {
-      CHECK(call.tensor.device() == control_->current) << call.tensor.device();
-      CHECK(NcclHas(call.tensor.scalar_type())) << call.tensor.scalar_type();
-      CHECK(call.tensor.is_contiguous());
+      ABSL_CHECK(call.tensor.device() == control_->current) << call.tensor.device();
+      ABSL_CHECK(NcclHas(call.tensor.scalar_type())) << call.tensor.scalar_type();
+      ABSL_CHECK(call.tensor.is_contiguous());
       reductions.push_back({As(c10::kCPU, call.tensor), call.op});
     }
     ++control_->groups;
@@ -290,7 +290,7 @@ WithMockStream::~WithMockStream() { current_stream = before_; }
 
 absl::StatusOr<std::unique_ptr<Communicator>> MockDevice::Connect(const DataContextOptions& options,
                                                                   c10::Device device, absl::Time deadline) {
-  CHECK(device == control_->current);
+  ABSL_CHECK(device == control_->current);
   if (control_->fail_connect) return absl::UnavailableError("NCCL could not connect");
   Meetings& meetings = TheMeetings();
   std::string id;

@@ -17,7 +17,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include "absl/log/check.h"
+#include "absl/log/absl_check.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -33,7 +33,7 @@ std::vector<Group> MakeGroups(int size, absl::Duration timeout,
     absl::StatusOr<Group> group = Group::Create(store, "group", GroupRank(r), size, global_ranks,
                                                 {.backend = backend, .timeout = timeout,
                                                  .interface_name = ""});
-    CHECK_OK(group.status());
+    ABSL_CHECK_OK(group.status());
     groups.push_back(*std::move(group));
   }
   return groups;
@@ -131,7 +131,7 @@ absl::Status RunData(Call& call, std::vector<float>& values, const CallArgs& arg
     // The context is dead, so the work ends soon; the leaves are free after that.
     const absl::Time until = absl::Now() + kPatience;
     while (!(*work)->IsDone()) {
-      CHECK(absl::Now() < until) << "a work outlived its context";
+      ABSL_CHECK(absl::Now() < until) << "a work outlived its context";
       absl::SleepFor(absl::Milliseconds(1));
     }
   }
@@ -142,7 +142,7 @@ absl::Status RunData(Call& call, std::vector<float>& values, const CallArgs& arg
 TempDir::TempDir() {
   const char* base = getenv("TEST_TMPDIR");
   path_ = absl::StrCat(base == nullptr ? "/tmp" : base, "/leafpack.XXXXXX");
-  CHECK(mkdtemp(path_.data()) != nullptr);
+  ABSL_CHECK(mkdtemp(path_.data()) != nullptr);
 }
 
 TempDir::~TempDir() {
@@ -156,7 +156,7 @@ Group MakeFileGroup(const std::string& file, int rank, int size, absl::Duration 
   absl::StatusOr<Group> group =
       Group::Create(c10::make_intrusive<c10d::FileStore>(file, size), "group", GroupRank(rank), size,
                     {}, {.backend = backend, .timeout = timeout, .interface_name = ""});
-  CHECK_OK(group.status());
+  ABSL_CHECK_OK(group.status());
   return *std::move(group);
 }
 
@@ -166,7 +166,7 @@ Group MakeTcpGroup(std::atomic<int>& port, int rank, int size, absl::Duration ti
   options.isServer = rank == 0;
   options.waitWorkers = false;
   if (rank != 0) {
-    CHECK(Eventually([&] { return port != 0; }));
+    ABSL_CHECK(Eventually([&] { return port != 0; }));
     options.port = static_cast<uint16_t>(port);
   } else {
     options.port = 0;  // the system chooses
@@ -176,14 +176,14 @@ Group MakeTcpGroup(std::atomic<int>& port, int rank, int size, absl::Duration ti
   absl::StatusOr<Group> group =
       Group::Create(store, "group", GroupRank(rank), size, {},
                     {.backend = "fake", .timeout = timeout, .interface_name = ""});
-  CHECK_OK(group.status());
+  ABSL_CHECK_OK(group.status());
   return *std::move(group);
 }
 
 pid_t Fork(const std::function<int()>& body) {
   fflush(nullptr);
   const pid_t pid = fork();
-  CHECK(pid >= 0);
+  ABSL_CHECK(pid >= 0);
   if (pid > 0) return pid;
   int code = 99;
   try {
@@ -220,7 +220,7 @@ std::vector<int> OnProcesses(int size, const std::function<int(int)>& body) {
 void* SharedMemory(size_t bytes) {
   void* memory =
       mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  CHECK(memory != MAP_FAILED);
+  ABSL_CHECK(memory != MAP_FAILED);
   return memory;
 }
 
