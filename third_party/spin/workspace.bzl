@@ -1,7 +1,7 @@
 """@spin: the model checker Spin.
 
 Licence: BSD-3-Clause.
-Why: docs/shm_slots.pml, the model of the slot protocol of shared memory, is checked as a test.
+Why: the models of shared memory and of the control channel's lane are checked as tests (model.bzl).
 
 It is Debian's package, the only one that is built. Where no mirror of Debian has it, or for another processor,
 what needs it is skipped as incompatible.
@@ -28,7 +28,7 @@ def _spin_impl(ctx):
     found = _fetch(ctx)
     if not found:
         # buildifier: disable=print
-        print("no mirror of Debian here has %s: the model of shared memory is not checked" % _POOL)
+        print("no mirror of Debian here has %s: the models of shared memory are not checked" % _POOL)
         ctx.file("usr/bin/spin", "")
     ctx.file("WORKSPACE", "workspace(name = \"%s\")\n" % ctx.name, executable = False)
     ctx.file("BUILD.bazel", """exports_files(
