@@ -25,10 +25,12 @@ absl::Status DataWaiter::Wait(DataWork& work) {
 }
 
 void Settle(DataWork& work, absl::Time until) {
-  while (absl::Now() < until) {
+  // Once at least, also if the process was stopped meanwhile or an earlier work took all the time: a work that has
+  // failed lets go of the leaves only when it is asked.
+  do {
     const absl::StatusOr<bool> done = work.WaitFor(kWaitSlice);
     if (!done.ok() || *done) return;
-  }
+  } while (absl::Now() < until);
 }
 
 }  // namespace leafpack::internal

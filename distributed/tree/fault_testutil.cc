@@ -15,7 +15,7 @@
 #include <ATen/ops/from_blob.h>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 
-#include "absl/log/check.h"
+#include "absl/log/absl_check.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -56,15 +56,15 @@ Group MakeTestGroup(const RankContext& rank, absl::Duration timeout, const std::
   if (const char* backend = std::getenv("LEAFPACK_TEST_BACKEND")) options.backend = backend;
   absl::StatusOr<Group> group =
       Group::Create(std::move(store), name, GroupRank(rank.rank()), rank.size(), {}, options);
-  CHECK_OK(group.status());
+  ABSL_CHECK_OK(group.status());
   return *std::move(group);
 }
 
 TensorDict MakeTestTree(int rank, int64_t elements) {
   TensorDict tree;
-  CHECK_OK(tree.Set({"a", "x"}, at::empty({5}, at::kFloat)));
-  CHECK_OK(tree.Set({"a", "y"}, at::empty({3, 2}, at::kFloat)));
-  CHECK_OK(tree.Set("b", at::empty({elements}, at::kFloat)));
+  ABSL_CHECK_OK(tree.Set({"a", "x"}, at::empty({5}, at::kFloat)));
+  ABSL_CHECK_OK(tree.Set({"a", "y"}, at::empty({3, 2}, at::kFloat)));
+  ABSL_CHECK_OK(tree.Set("b", at::empty({elements}, at::kFloat)));
   Fill(tree, rank);
   return tree;
 }

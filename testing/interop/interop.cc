@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "absl/log/check.h"
+#include "absl/log/absl_check.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -36,17 +36,17 @@ TensorDict MakeTree(int rank, int64_t biases) {
   TensorDict tree;
   at::Tensor layer = at::empty({}, at::kLong);
   *layer.mutable_data_ptr<int64_t>() = rank + 1;
-  CHECK_OK(tree.Set({"encoder", "weight"}, Weight(rank)));
-  CHECK_OK(tree.Set({"encoder", "bias"}, Fractions<double>(rank, {biases}, at::kDouble, 7)));
-  CHECK_OK(tree.Set({"layers", 0}, layer));
-  CHECK_OK(tree.Set("large", Fractions<float>(rank, {100000}, at::kFloat, 3)));
+  ABSL_CHECK_OK(tree.Set({"encoder", "weight"}, Weight(rank)));
+  ABSL_CHECK_OK(tree.Set({"encoder", "bias"}, Fractions<double>(rank, {biases}, at::kDouble, 7)));
+  ABSL_CHECK_OK(tree.Set({"layers", 0}, layer));
+  ABSL_CHECK_OK(tree.Set("large", Fractions<float>(rank, {100000}, at::kFloat, 3)));
   return tree;
 }
 
 std::ofstream OpenFile(const std::string& name, int rank) {
   std::ofstream file(absl::StrCat(std::getenv("TEST_TMPDIR"), "/", name, ".", rank),
                      std::ios::binary);
-  CHECK(file.is_open());
+  ABSL_CHECK(file.is_open());
   return file;
 }
 
@@ -57,15 +57,15 @@ void WriteLeaves(const TensorDict& tree, int rank) {
                static_cast<std::streamsize>(leaf.nbytes()));
   });
   file.close();
-  CHECK(file.good());
+  ABSL_CHECK(file.good());
 }
 
 void Mismatch(const Group& group, int rank) {
   const absl::Status status = AllReduce(MakeTree(rank, rank == 1 ? 5 : 4), group);
-  CHECK_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  ABSL_CHECK_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   const ErrorDetails details = GetErrorDetails(status);
-  CHECK(details.kind == ErrorKind::kLayoutMismatch);
-  CHECK_EQ(details.path, "encoder.bias");
+  ABSL_CHECK(details.kind == ErrorKind::kLayoutMismatch);
+  ABSL_CHECK_EQ(details.path, "encoder.bias");
   OpenFile("error", rank) << status.message() << "\n";
 }
 
@@ -73,32 +73,32 @@ void BroadcastTree(const Group& group, int rank) {
   std::optional<TreeArg> sent;
   if (rank == 0) {
     TensorDict tree;
-    CHECK_OK(tree.Set({"encoder", "weight"}, Weight(0)));
-    CHECK_OK(tree.Set("step", NonTensor(7)));
-    CHECK_OK(tree.Set("note", NonTensor("from rank 0")));
+    ABSL_CHECK_OK(tree.Set({"encoder", "weight"}, Weight(0)));
+    ABSL_CHECK_OK(tree.Set("step", NonTensor(7)));
+    ABSL_CHECK_OK(tree.Set("note", NonTensor("from rank 0")));
     sent = TreeArg(tree);
   }
   absl::StatusOr<TreeResult> result = Broadcast(sent, GlobalRank(0), group);
-  CHECK_OK(result);
+  ABSL_CHECK_OK(result);
   absl::StatusOr<TensorDict> tree = result->Dict();
-  CHECK_OK(tree);
+  ABSL_CHECK_OK(tree);
   absl::StatusOr<at::Tensor> weight = tree->Get({"encoder", "weight"});
-  CHECK_OK(weight);
-  CHECK(weight->equal(Weight(0)));
-  CHECK(*tree->GetNonTensor("step") == NonTensor(7));
-  CHECK(*tree->GetNonTensor("note") == NonTensor("from rank 0"));
+  ABSL_CHECK_OK(weight);
+  ABSL_CHECK(weight->equal(Weight(0)));
+  ABSL_CHECK(*tree->GetNonTensor("step") == NonTensor(7));
+  ABSL_CHECK(*tree->GetNonTensor("note") == NonTensor("from rank 0"));
 }
 
 void Run() {
   absl::StatusOr<Group> group = GroupFromEnvironment();
-  CHECK_OK(group);
+  ABSL_CHECK_OK(group);
   const int rank = group->rank().value();
   const TensorDict tree = MakeTree(rank, 4);
-  CHECK_OK(AllReduce(tree, *group));
+  ABSL_CHECK_OK(AllReduce(tree, *group));
   WriteLeaves(tree, rank);
   Mismatch(*group, rank);
   BroadcastTree(*group, rank);
-  CHECK_OK(Barrier(*group));
+  ABSL_CHECK_OK(Barrier(*group));
 }
 
 }  // namespace

@@ -15,7 +15,7 @@
 
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 
-#include "absl/log/check.h"
+#include "absl/log/absl_check.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -41,10 +41,10 @@ double Median(std::vector<double> values) {
 }
 
 void Finish(absl::StatusOr<std::unique_ptr<DataWork>> work) {
-  CHECK_OK(work.status());
+  ABSL_CHECK_OK(work.status());
   while (true) {
     absl::StatusOr<bool> done = (*work)->WaitFor(absl::Milliseconds(50));
-    CHECK_OK(done.status());
+    ABSL_CHECK_OK(done.status());
     if (*done) return;
   }
 }
@@ -57,7 +57,7 @@ void Run(int rank, int ranks, int rounds, const Geometry& geometry, const std::s
          const std::vector<std::pair<size_t, size_t>>& workloads) {
   auto store = WrapC10dStore(c10::make_intrusive<c10d::FileStore>(store_path, ranks), "benchmark");
   auto peers = Peers::Connect(*store, rank, geometry, absl::Now() + absl::Minutes(1));
-  CHECK_OK(peers.status());
+  ABSL_CHECK_OK(peers.status());
   const std::shared_ptr<SharedMemory> memory = SharedMemory::Make(*std::move(peers));
   for (const auto& [leaves, bytes] : workloads) {
     const size_t each = bytes / 4;
