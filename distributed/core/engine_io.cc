@@ -82,7 +82,11 @@ void EngineImpl::StepConnector(SteadyNanos now) {
     if (peer.link.fd() >= 0) {
       peer.write_watched = peer.link.wants_write();
       peer.watched = registration_->Watch(peer.link.fd(), peer.write_watched).ok();
-      if (lanes_awake_) registration_->Disarm();
+      if (lanes_awake_) {
+        registration_->Disarm();
+      } else {
+        understudy_listens_ = true;
+      }
     }
     if (coordinator_.has_value()) {
       coordinator_->OnJoined(static_cast<uint32_t>(joined.rank));
@@ -410,7 +414,8 @@ void EngineImpl::NoteChange() {
 }
 
 void EngineImpl::WakeLanes() {
-  if (lanes_awake_ || !has_lanes_) return;
+  // After the end of a group there is nothing to read, though a call may still wait for its data path.
+  if (lanes_awake_ || !has_lanes_ || closed_) return;
   lanes_awake_ = true;
   for (const std::unique_ptr<Peer>& peer : peers_) peer->link.SetAsleep(false);
   // Once for a stream of calls, as its first record would have disarmed a descriptor.
@@ -433,8 +438,14 @@ void EngineImpl::UpdateWatches() {
     registration_->Watch(peer->link.fd(), peer->write_watched).IgnoreError();
     armed = true;
   }
-  // What is armed must be woken for: let the understudy put the lanes to sleep.
-  if (armed && lanes_awake_) registration_->Poke();
+  if (!armed) return;
+  // Nothing makes a descriptor readable while the lanes are awake, so the understudy must go on looking by its
+  // ticks; later they have to be told again that it listens.
+  if (lanes_awake_) {
+    registration_->Disarm();
+  } else {
+    understudy_listens_ = true;
+  }
 }
 
 void EngineImpl::Execute(Deferred& deferred, bool in_understudy) {

@@ -457,9 +457,14 @@ void Connector::Impl::Answer(Unproven& peer) {
     // Without memory for it the socket does alone.
     if (absl::StatusOr<Lane::Made> lane = Lane::Make(); lane.ok()) made = *std::move(lane);
   }
-  const bool framed = made.lane != nullptr;
+  bool framed = made.lane != nullptr;
+  // The system may refuse to pass a descriptor on; then nothing has left.
+  if (framed && !SendWhole(peer.fd.get(), EncodeReply({true, rendezvous_.token_b, "", true}), made.fd.get())) {
+    framed = false;
+    made = {};
+  }
   // A peer that is gone already shows in its link.
-  SendWhole(peer.fd.get(), EncodeReply({true, rendezvous_.token_b, "", framed}), made.fd.get());
+  if (!framed) SendWhole(peer.fd.get(), EncodeReply({true, rendezvous_.token_b, "", false}));
   epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, peer.fd.get(), nullptr);
   in_[hello->rank] = true;
   if (joined_count_ == 0) all_local_ = true;

@@ -49,6 +49,10 @@ void WakeEvent::Drain() {
   }
 }
 
+namespace {
+constexpr int kPollsPerClock = 8;
+}  // namespace
+
 Waiter::Result Waiter::Wait(absl::FunctionRef<bool()> poll, absl::FunctionRef<absl::Span<pollfd>()> fds,
                             absl::Time until) {
   using Clock = std::chrono::steady_clock;
@@ -59,6 +63,8 @@ Waiter::Result Waiter::Wait(absl::FunctionRef<bool()> poll, absl::FunctionRef<ab
     bool long_yield = false;
     while (!long_yield && before < end) {
       for (int i = 1; i < polls_; ++i) {
+        // In a large group one look may take long.
+        if (i % kPollsPerClock == 0 && Clock::now() >= end) break;
         Relax();
         if (poll()) {
           brake_.Report(false);
